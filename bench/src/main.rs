@@ -1,0 +1,2 @@
+//! The bench of l2relay: topologies, traffic, rivals and reports.
+fn main() {}

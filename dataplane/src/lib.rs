@@ -1,0 +1,2 @@
+//! A layer-2 relay in user space.
+pub mod wire;

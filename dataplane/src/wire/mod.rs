@@ -1,0 +1,1 @@
+//! Checked views over the bytes of a frame.
