@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, num_possible_cpus};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use crate::flood::Interface;
 use crate::run::Run;
@@ -91,7 +91,7 @@ impl Counts {
         self.longest_gap_ns = self.longest_gap_ns.max(word(3));
     }
 
-    /// What came between an earlier reading and this one; the gap stays the longest since the last reset.
+    /// What came between an earlier reading and this one; the gap stays the longest of all.
     pub(crate) fn since(self, earlier: Counts) -> Counts {
         Counts {
             packets: self.packets.saturating_sub(earlier.packets),
@@ -107,7 +107,6 @@ impl Counts {
 pub(crate) struct Counter {
     _link: OwnedFd,
     counts: MapHandle,
-    last: MapHandle,
 }
 
 impl Counter {
@@ -135,7 +134,6 @@ impl Counter {
         Ok(Counter {
             _link: link,
             counts: map(&object, "counts")?,
-            last: map(&object, "last")?,
         })
     }
 
@@ -150,17 +148,6 @@ impl Counter {
             counts.add(share);
         }
         Ok(counts)
-    }
-
-    /// Starts again from zero. Arrivals at the same time may be lost to the counts.
-    pub(crate) fn reset(&self) -> Result<()> {
-        let zero = vec![0; self.counts.value_size() as usize];
-        let shares = vec![zero; num_possible_cpus()?];
-        self.counts
-            .update_percpu(&0u32.to_ne_bytes(), &shares, MapFlags::ANY)?;
-        self.last
-            .update(&0u32.to_ne_bytes(), &0u64.to_ne_bytes(), MapFlags::ANY)?;
-        Ok(())
     }
 }
 

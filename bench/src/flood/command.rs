@@ -11,6 +11,7 @@ use super::frame::{Ends, parse_mac};
 use super::{Flood, Interface, Sent, Spec};
 use crate::count::{self, Counter, Counts, Verdict};
 use crate::run::Run;
+use crate::say;
 
 /// Sends a steady flood of UDP frames out of an interface, and counts what arrives at another.
 #[derive(Args, Clone, Debug)]
@@ -146,6 +147,6 @@ pub(crate) fn flood(run: &Run, flags: &Flags) -> Result<()> {
             })
         })
         .transpose()?;
-    println!("{}", serde_json::to_string(&Outcome { sent, arrived })?);
+    say::out(&serde_json::to_string(&Outcome { sent, arrived })?);
     Ok(())
 }

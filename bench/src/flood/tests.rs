@@ -132,9 +132,6 @@ fn the_counter_counts_its_ports_and_drops() {
     assert!(counts.packets > 500);
     assert_eq!((counts.packets, counts.bytes), (sent.made, sent.made * 512));
     assert_eq!(wrong.read().expect("counts").packets, 0);
-
-    right.reset().expect("a reset");
-    assert_eq!(right.read().expect("counts"), count::Counts::default());
 }
 
 #[test]
