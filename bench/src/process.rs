@@ -34,6 +34,7 @@ pub(crate) struct Program {
     cpu: Option<usize>,
     input: Option<String>,
     hold_stdin: bool,
+    line_buffered: bool,
 }
 
 impl Program {
@@ -46,6 +47,7 @@ impl Program {
             cpu: None,
             input: None,
             hold_stdin: false,
+            line_buffered: false,
         }
     }
 
@@ -85,6 +87,12 @@ impl Program {
         self
     }
 
+    /// Makes it write its lines when they are complete, not when a pipe's worth has come together.
+    pub(crate) fn line_buffered(mut self) -> Self {
+        self.line_buffered = true;
+        self
+    }
+
     /// The command as a user would type it, without namespace and pinning.
     pub(crate) fn command_line(&self) -> String {
         let words = std::iter::once(&self.program).chain(&self.args);
@@ -104,6 +112,9 @@ impl Program {
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(Into::into));
         if let Some(cpu) = self.cpu {
             words.extend(["taskset".into(), "-c".into(), cpu.to_string()]);
+        }
+        if self.line_buffered {
+            words.extend(["stdbuf", "-oL"].map(Into::into));
         }
         words.push(self.program.clone());
         words.extend_from_slice(&self.args);
@@ -135,13 +146,13 @@ impl Program {
             stdin = None;
         }
         Ok(Process {
+            program: self.program.clone(),
             command: self.command_line(),
             child,
             status: None,
             stdout,
             stderr,
             _stdin: stdin,
-            started: Instant::now(),
         })
     }
 
@@ -161,19 +172,30 @@ impl Program {
 /// A running child; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
+    program: String,
     command: String,
     child: Child,
     status: Option<ExitStatus>,
     stdout: Collector,
     stderr: Collector,
     _stdin: Option<ChildStdin>,
-    started: Instant,
 }
 
 impl Process {
     /// Its process id (that of the program itself: the wrappers replace themselves by it).
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// True once the wrappers (ip, setpriv, taskset) have become the program.
+    pub(crate) fn is_itself(&self) -> bool {
+        let name = Path::new(&self.program).file_name();
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.pid()));
+        comm.is_ok_and(|comm| {
+            let comm = comm.trim_end();
+            // The kernel cuts names at 15 bytes.
+            !comm.is_empty() && name.is_some_and(|n| n.to_string_lossy().starts_with(comm))
+        })
     }
 
     /// True until it has ended.
@@ -295,7 +317,6 @@ impl Process {
             status: self.status.unwrap_or_default(),
             stdout: self.stdout.text(),
             stderr: self.stderr.text(),
-            elapsed: self.started.elapsed(),
         }
     }
 }
@@ -317,8 +338,6 @@ pub(crate) struct Output {
     pub(crate) stdout: String,
     /// All of its standard error.
     pub(crate) stderr: String,
-    /// From start to end.
-    pub(crate) elapsed: Duration,
 }
 
 impl Output {

@@ -52,12 +52,12 @@ pub(crate) trait Rival {
     /// Why it cannot run here, if it cannot.
     fn missing(&self, setup: &Setup) -> Option<String>;
 
-    /// The topology it is measured in.
-    fn shape(&self, layout: Layout) -> Shape {
-        match layout {
+    /// The topology it is measured in; none if it cannot be attached so.
+    fn shape(&self, layout: Layout) -> Option<Shape> {
+        Some(match layout {
             Layout::Pairs => Shape::Pairs,
             Layout::Hairpin => Shape::Hairpin { steered: true },
-        }
+        })
     }
 
     /// Starts it; returns when it forwards.
@@ -72,11 +72,25 @@ pub(crate) fn all() -> Vec<Box<dyn Rival>> {
         Box::new(Testpmd {
             name: "testpmd",
             about: "DPDK's testpmd, io mode, on af_packet; offloads at their defaults",
+            driver: "af_packet",
             offloads_off: false,
         }),
         Box::new(Testpmd {
             name: "testpmd-txoff",
             about: "the same after `ethtool -K … tx off`, as DPDK's users do",
+            driver: "af_packet",
+            offloads_off: true,
+        }),
+        Box::new(Testpmd {
+            name: "testpmd-xdp",
+            about: "DPDK's testpmd, io mode, on af_xdp; offloads at their defaults",
+            driver: "af_xdp",
+            offloads_off: false,
+        }),
+        Box::new(Testpmd {
+            name: "testpmd-xdp-txoff",
+            about: "the same after `ethtool -K … tx off`",
+            driver: "af_xdp",
             offloads_off: true,
         }),
         Box::new(L2relay {
@@ -129,6 +143,18 @@ impl Running {
         self.process.as_ref().map(Process::pid)
     }
 
+    /// CPU time its process has used so far, all threads, user and kernel.
+    pub(crate) fn cpu_time(&self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?)).ok()?;
+        // proc(5): the name, in parentheses, may hold anything; utime and stime are fields 14 and 15.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut times = fields.split_whitespace().skip(11);
+        let mut ticks = || times.next()?.parse::<u64>().ok();
+        let ticks = ticks()? + ticks()?;
+        let per_second = rustix::param::clock_ticks_per_second();
+        Some(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+    }
+
     /// An error, with its last words, if it has ended by itself.
     pub(crate) fn check(&mut self) -> Result<()> {
         if let Some(process) = &mut self.process
@@ -161,11 +187,11 @@ impl Rival for Nothing {
         None
     }
 
-    fn shape(&self, layout: Layout) -> Shape {
-        match layout {
+    fn shape(&self, layout: Layout) -> Option<Shape> {
+        Some(match layout {
             Layout::Pairs => Shape::Direct,
             Layout::Hairpin => Shape::Hairpin { steered: false },
-        }
+        })
     }
 
     fn start(&self, _: &Run, _: &Setup, _: &Topology) -> Result<Running> {
@@ -189,10 +215,14 @@ impl Rival for Bridge {
         None
     }
 
+    fn shape(&self, layout: Layout) -> Option<Shape> {
+        (layout == Layout::Pairs).then_some(Shape::Pairs)
+    }
+
     fn start(&self, run: &Run, _: &Setup, topology: &Topology) -> Result<Running> {
         let site = topology.site()?;
         let [a, b] = site.ports[..] else {
-            bail!("a bridge has no hairpin mode that fits here: measure it with --topology pairs");
+            bail!("a bridge needs two ports");
         };
         topology::ip(
             run,
@@ -206,10 +236,11 @@ impl Rival for Bridge {
     }
 }
 
-/// DPDK's own test program, as Debian packages it, on AF_PACKET sockets and without huge pages.
+/// DPDK's own test program, as Debian packages it, on AF_PACKET or AF_XDP sockets and without huge pages.
 struct Testpmd {
     name: &'static str,
     about: &'static str,
+    driver: &'static str,
     offloads_off: bool,
 }
 
@@ -240,13 +271,14 @@ impl Rival for Testpmd {
             .args(["-l", &format!("{main},{cpu}"), "--main-lcore"])
             .arg(main)
             .args("--no-huge --no-pci --no-shconf --no-telemetry -m 512".split(' '))
-            .args(devices.map(|(i, port)| format!("--vdev=net_af_packet{i},iface={port}")))
+            .args(devices.map(|(i, port)| format!("--vdev=net_{}{i},iface={port}", self.driver)))
             // The default number of buffers does not fit into 512 MB.
             .args(
                 "-- --forward-mode=io --nb-cores=1 --total-num-mbufs=16384 --auto-start".split(' '),
             )
             .args((site.ports.len() == 1).then_some("--port-topology=loop"))
             .within(&site.namespace)
+            .line_buffered()
             .hold_stdin();
         let mut process = testpmd.start(run)?;
         process.wait_for(run, "Press enter to exit", START)?;
@@ -281,7 +313,7 @@ impl Rival for L2relay {
             _ => ("--pair", site.ports.join(",")),
         };
         let relay = Program::new(setup.l2relay.to_string_lossy())
-            .args(["run", how, &ports, "--cores"])
+            .args(["run", how, &ports, "--json", "--cores"])
             .arg(setup.relay_cpu)
             .args(self.args.iter().copied())
             .args(setup.l2relay_args.iter().cloned())
