@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::{Chain, Preset};
 use crate::machine::Machine;
+use crate::meter::Meter;
 use crate::process::{Output, installed};
 use crate::report::{Measurement, Outcome, Report, Section, VERSION, Variant};
 use crate::rivals::{self, Layout, Rival, Running, Setup};
@@ -17,6 +18,9 @@ use crate::traffic::{Load, Place, Protocol, probe};
 
 /// Payload of a throughput message: the largest UDP payload in an Ethernet frame.
 const THROUGHPUT_SIZE: u32 = 1472;
+
+/// Load average of a minute above which figures are not to be trusted.
+const BUSY: f64 = 0.7;
 
 /// Loads and relays of one section.
 struct Plan {
@@ -35,6 +39,9 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
 
     let started = Instant::now();
     let machine = Machine::facts(run, &setup.l2relay)?;
+    if machine.load_before > BUSY {
+        say::err(&busy(machine.load_before));
+    }
     let mut progress = Progress::new(&plans);
     let mut sections = Vec::new();
     for plan in &plans {
@@ -42,9 +49,9 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
     }
     let report = Report {
         version: VERSION,
-        machine,
         took_s: started.elapsed().as_secs_f64(),
-        notes: notes(&plans),
+        notes: notes(&plans, machine.load_before),
+        machine,
         sections,
     };
     say::out(&match args.preset {
@@ -296,12 +303,11 @@ fn one(
         measurement.outcome = Outcome::NoConnection(why);
         return Ok(measurement);
     }
-    let (started, cpu_before) = (Instant::now(), relay.cpu_time());
+    let meter = relay.pid().map(Meter::start);
     let measured = load.measure(place, seconds);
-    if let (Some(before), Some(after)) = (cpu_before, relay.cpu_time()) {
-        let used = after.saturating_sub(before).as_secs_f64();
-        measurement.relay_cpu_percent = Some(100.0 * used / started.elapsed().as_secs_f64());
-    }
+    // sockperf's own valid duration leaves out half a second.
+    let most = Duration::from_secs(seconds.into()).mul_f64(0.8);
+    measurement.relay_cpu_percent = meter.and_then(|m| m.busiest(most));
     measurement.outcome = match measured {
         Ok((command, figures)) => {
             measurement.command = command;
@@ -378,7 +384,7 @@ fn title(plan: &Plan) -> String {
     format!("{layout}, {delay} ms on the client's and on the server's link")
 }
 
-fn notes(plans: &[Plan]) -> Vec<String> {
+fn notes(plans: &[Plan], load: f64) -> Vec<String> {
     let delayed = plans.iter().any(|p| !p.delay.is_zero());
     let mut notes = vec![
         "sockperf prints half the round trip and calls it latency; so do these tables. It leaves out \
@@ -395,7 +401,8 @@ fn notes(plans: &[Plan]) -> Vec<String> {
         "TCP uses cubic (set on the route). Goodput and received throughput are counted at the \
          receiver. sockperf's own BandWidth is the sender's, in units of 1024 × 1024.",
         "The Linux bridge and \"none\" run on the sender's CPU; a relay in user space has a CPU to \
-         itself. Its CPU figure includes the time in which the tools start and stop.",
+         itself. Its CPU figure is that of the busiest stretch of the run; below 100 % for a relay that \
+         spins, something else took its CPU.",
         "Each figure is one run; on a virtual machine, repeat it before you believe a difference \
          below 15 %.",
     ];
@@ -405,7 +412,18 @@ fn notes(plans: &[Plan]) -> Vec<String> {
              same for every relay. 2 × 50 ms hide any relay: compare them without delay.",
         );
     }
-    notes.into_iter().map(Into::into).collect()
+    let mut notes: Vec<String> = notes.into_iter().map(Into::into).collect();
+    if load > BUSY {
+        notes.insert(0, busy(load));
+    }
+    notes
+}
+
+fn busy(load: f64) -> String {
+    format!(
+        "The machine was busy with something else before the start (load average {load:.2}): the \
+         figures are worse than they could be, and they scatter."
+    )
 }
 
 /// Says on standard error what runs, how far it is and how long it will take.
@@ -454,7 +472,7 @@ impl Progress {
 
     fn result(&self, measurement: &Measurement) {
         match &measurement.outcome {
-            Outcome::Measured(_) => {}
+            Outcome::Measured(figures) => say::err(&format!("        {}", figures.brief())),
             Outcome::NoConnection(why) => say::err(&format!("        no connection: {why}")),
             Outcome::Failed(why) => say::err(&format!("        failed: {why}")),
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::rivals::Layout;
-use crate::{flood, peers};
 use crate::traffic::Protocol;
+use crate::{flood, peers};
 
 /// Measures relays between a client and a server, on this machine, in network namespaces.
 #[derive(Debug, Parser)]

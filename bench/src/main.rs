@@ -16,6 +16,7 @@ mod cli;
 mod count;
 mod flood;
 mod machine;
+mod meter;
 mod peers;
 mod process;
 mod report;
@@ -33,6 +34,9 @@ use clap::Parser;
 use crate::cli::{Cli, Command};
 use crate::run::{Interrupted, Run};
 
+/// What was to be measured could not be: bad input, something missing, a tool of the system failed.
+const UNUSABLE: u8 = 2;
+
 /// 128 + SIGINT, as a shell says it.
 const INTERRUPTED: u8 = 130;
 
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(true) => ExitCode::SUCCESS,
+        // A relay of ours failed, or missed its goal.
         Ok(false) => ExitCode::FAILURE,
         Err(error) if error.is::<Interrupted>() => {
             say::err("interrupted; everything this run made is removed");
@@ -52,7 +57,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             say::err(&format!("l2relay-bench: {error:#}"));
-            ExitCode::FAILURE
+            ExitCode::from(UNUSABLE)
         }
     }
 }

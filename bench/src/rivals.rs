@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
+use crate::meter;
 use crate::process::{Output, Process, Program, installed};
 use crate::run::Run;
 use crate::topology::{self, Shape, Topology};
@@ -77,7 +78,7 @@ pub(crate) fn all() -> Vec<Box<dyn Rival>> {
         }),
         Box::new(Testpmd {
             name: "testpmd-txoff",
-            about: "the same after `ethtool -K … tx off`, as DPDK's users do",
+            about: "DPDK's testpmd after `ethtool -K … tx off`, as its users do",
             driver: "af_packet",
             offloads_off: true,
         }),
@@ -143,16 +144,9 @@ impl Running {
         self.process.as_ref().map(Process::pid)
     }
 
-    /// CPU time its process has used so far, all threads, user and kernel.
+    /// CPU time its process has used so far; none if it is no process.
     pub(crate) fn cpu_time(&self) -> Option<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?)).ok()?;
-        // proc(5): the name, in parentheses, may hold anything; utime and stime are fields 14 and 15.
-        let (_, fields) = stat.rsplit_once(')')?;
-        let mut times = fields.split_whitespace().skip(11);
-        let mut ticks = || times.next()?.parse::<u64>().ok();
-        let ticks = ticks()? + ticks()?;
-        let per_second = rustix::param::clock_ticks_per_second();
-        Some(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+        meter::cpu_time(self.pid()?)
     }
 
     /// An error, with its last words, if it has ended by itself.

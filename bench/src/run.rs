@@ -15,8 +15,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::topology;
 
-/// Namespaces of every run begin with this, then the pid of the run.
-pub(crate) const PREFIX: &str = "l2rb-";
+/// Namespaces and files of every run begin with this, then the pid of the run.
+const PREFIX: &str = "l2rb-";
 
 /// How often a wait looks at the flag.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
@@ -54,13 +54,29 @@ impl Run {
             signal_hook::flag::register(signal, Arc::clone(&run.stop))
                 .with_context(|| format!("catching signal {signal}"))?;
         }
-        topology::remove_stale(&run)?;
+        topology::remove_stale(&run);
+        for file in run.stale(&std::env::temp_dir()) {
+            let _ = std::fs::remove_file(std::env::temp_dir().join(file));
+        }
         Ok(run)
     }
 
     /// The full name of a namespace of this run.
     pub(crate) fn name(&self, short: &str) -> String {
         format!("{}{short}", self.prefix)
+    }
+
+    /// Names in a directory that a dead run left there.
+    pub(crate) fn stale(&self, dir: &Path) -> Vec<String> {
+        let names = std::fs::read_dir(dir).into_iter().flatten();
+        names
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| {
+                let pid = name.strip_prefix(PREFIX).and_then(|n| n.split_once('-'));
+                // A dead run may have had our pid: then its names are in our way.
+                pid.is_some_and(|(pid, _)| name.starts_with(&self.prefix) || !is_live_bench(pid))
+            })
+            .collect()
     }
 
     /// [`Interrupted`] once a signal has come.
@@ -91,7 +107,7 @@ pub(crate) fn is_root() -> bool {
 }
 
 /// True if the process with this pid is a bench (its pid may have been given to another program since).
-pub(crate) fn is_live_bench(pid: &str) -> bool {
+fn is_live_bench(pid: &str) -> bool {
     std::fs::read_to_string(Path::new("/proc").join(pid).join("comm"))
         .is_ok_and(|comm| comm.starts_with("l2relay"))
 }

@@ -27,7 +27,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::process::Program;
-use crate::run::{PREFIX, Run, is_live_bench};
+use crate::run::Run;
+use crate::say;
 
 /// Where `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";
@@ -200,7 +201,7 @@ impl Topology {
             quiet_ipv6(run, name)?;
             let mut up = String::from("link set lo up\n");
             for (_, interface) in cables.ends.iter().filter(|(ns, _)| ns == name) {
-                let _ = writeln!(up, "link set {interface} up");
+                let _ = writeln!(up, "link set dev {interface} up");
             }
             ip(run, Some(name), up)?;
         }
@@ -302,7 +303,7 @@ fn address(run: &Run, host: &Host) -> Result<()> {
 fn make_switch(run: &Run, switch: &str, steered: bool) -> Result<()> {
     let mut script = String::from("link add br0 type bridge\n");
     for port in ["wc", "wr", "ws"] {
-        let _ = writeln!(script, "link set {port} master br0");
+        let _ = writeln!(script, "link set dev {port} master br0");
     }
     script += "link set br0 up\n";
     ip(run, Some(switch), script)?;
@@ -348,26 +349,15 @@ pub(crate) fn enter<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -
 }
 
 /// Removes the namespaces of runs that are no more, and kills what still runs in them.
-pub(crate) fn remove_stale(run: &Run) -> Result<()> {
-    let Ok(names) = std::fs::read_dir(NAMES) else {
-        return Ok(());
-    };
-    let own = run.name("");
-    let mut stale = Vec::new();
-    for name in names.filter_map(|n| n.ok()?.file_name().into_string().ok()) {
-        let Some((pid, _)) = name.strip_prefix(PREFIX).and_then(|n| n.split_once('-')) else {
-            continue;
-        };
-        // A dead run may have had our pid: then its names are in our way.
-        if name.starts_with(&own) || !is_live_bench(pid) {
-            stale.push(name);
-        }
-    }
+pub(crate) fn remove_stale(run: &Run) {
+    let stale = run.stale(Path::new(NAMES));
     if !stale.is_empty() {
-        eprintln!("removing what a dead run left: {}", stale.join(" "));
+        say::err(&format!(
+            "removing what a dead run left: {}",
+            stale.join(" ")
+        ));
         drop(Namespaces(stale));
     }
-    Ok(())
 }
 
 /// Names of namespaces, removed on drop if they exist.

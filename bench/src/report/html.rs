@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plot::{self, Bar, COLOURS, Line, escape};
-use super::{Outcome, Report, Section, Variant, rows};
+use super::{Outcome, Report, Row, Section, Variant, rows, short_rows};
 use crate::machine::Machine;
 use crate::traffic::{Figures, Load};
 
@@ -86,15 +86,22 @@ fn section_html(section: &Section) -> String {
         }
         html += "</li>\n";
     }
-    html += "</ul>\n<div class=grid2>\n";
-    for load in section.loads() {
-        html += &figure(section, load);
+    html += "</ul>\n";
+    html += &summary(section);
+    let (latencies, rates): (Vec<Load>, Vec<Load>) =
+        section.loads().into_iter().partition(Load::is_latency);
+    for loads in [latencies, rates] {
+        html += "<div class=plots>\n";
+        for load in loads {
+            html += &figure(section, load);
+        }
+        html += "</div>\n";
     }
-    html += "</div>\n<details open><summary>All figures</summary>\n";
+    html += "<details open><summary>All figures</summary>\n<div class=tables>\n";
     for load in section.loads() {
         html += &table(section, load);
     }
-    html + "</details>\n"
+    html + "</div>\n</details>\n"
 }
 
 /// The plot of a load.
@@ -176,29 +183,53 @@ fn bar(variant: &Variant, load: Load, colour: &'static str) -> Option<Bar> {
     })
 }
 
+/// The figures that matter most.
+fn summary(section: &Section) -> String {
+    let mut html = format!(
+        "<table class=summary>\n{}",
+        heads(section, "<th></th><th></th>")
+    );
+    for load in section.loads() {
+        let rows = short_rows(section, load);
+        for (i, row) in rows.iter().enumerate() {
+            html += "<tr>";
+            if i == 0 {
+                let load = escape(&load.to_string());
+                let _ = write!(html, "<th rowspan={}>{load}</th>", rows.len());
+            }
+            html += &cells(row);
+        }
+    }
+    html + "</table>\n"
+}
+
 /// All figures of a load.
 fn table(section: &Section, load: Load) -> String {
     let mut html = format!("<table>\n<caption>{}", escape(&load.to_string()));
-    let command = section
-        .variants
-        .iter()
-        .filter_map(|v| v.of(load))
-        .map(|m| m.command.as_str())
-        .find(|c| !c.is_empty());
-    if let Some(command) = command {
-        let _ = write!(html, " <code>{}</code>", escape(command));
+    if let Some(command) = section.command(load) {
+        let _ = write!(html, "<br><code>{}</code>", escape(command));
     }
-    html += "</caption>\n<tr><th></th>";
+    html += "</caption>\n";
+    html += &heads(section, "<th></th>");
+    for row in rows(section, load) {
+        html += "<tr>";
+        html += &cells(&row);
+    }
+    html + "</table>\n"
+}
+
+fn heads(section: &Section, first: &str) -> String {
+    let mut html = format!("<tr>{first}");
     for variant in &section.variants {
         let _ = write!(html, "<th>{}</th>", escape(&variant.name));
     }
-    html += "</tr>\n";
-    for row in rows(section, load) {
-        let _ = write!(html, "<tr><th>{}</th>", escape(&row.name));
-        for cell in &row.cells {
-            let _ = write!(html, "<td>{}</td>", escape(cell));
-        }
-        html += "</tr>\n";
+    html + "</tr>\n"
+}
+
+fn cells(row: &Row) -> String {
+    let mut html = format!("<th>{}</th>", escape(&row.name));
+    for cell in &row.cells {
+        let _ = write!(html, "<td>{}</td>", escape(cell));
     }
-    html + "</table>\n"
+    html + "</tr>\n"
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, Row, Section, rows, summary_rows};
+use super::{Report, Row, Section, rows, short_rows};
 
 /// The short tables only.
 pub(super) fn summary(report: &Report) -> String {
@@ -22,13 +22,7 @@ pub(super) fn whole(report: &Report) -> String {
         let _ = writeln!(text, "## All figures: {}\n", section.title);
         for load in section.loads() {
             let _ = writeln!(text, "### {load}\n");
-            let command = section
-                .variants
-                .iter()
-                .filter_map(|v| v.of(load))
-                .map(|m| m.command.as_str())
-                .find(|c| !c.is_empty());
-            if let Some(command) = command {
+            if let Some(command) = section.command(load) {
                 let _ = writeln!(text, "`{command}`\n");
             }
             text += &table(section, &rows(section, load));
@@ -61,31 +55,7 @@ pub(super) fn whole(report: &Report) -> String {
 fn summary_table(section: &Section) -> String {
     let mut short = Vec::new();
     for load in section.loads() {
-        let wanted = summary_rows(load);
-        let mut all = rows(section, load);
-        // Without a connection there is no figure to tell it in.
-        let results = all
-            .iter()
-            .position(|r| r.name == "result")
-            .map(|at| all.remove(at));
-        let mut kept: Vec<Row> = wanted
-            .iter()
-            .filter_map(|w| {
-                all.iter()
-                    .position(|r| r.name == *w)
-                    .map(|at| all.remove(at))
-            })
-            .collect();
-        if kept.is_empty() {
-            kept.extend(results);
-        } else if let Some(results) = results {
-            for (cell, result) in kept[0].cells.iter_mut().zip(results.cells) {
-                if result != "measured" && cell == "–" {
-                    *cell = result;
-                }
-            }
-        }
-        for (i, mut row) in kept.into_iter().enumerate() {
+        for (i, mut row) in short_rows(section, load).into_iter().enumerate() {
             let load = if i == 0 {
                 load.to_string()
             } else {

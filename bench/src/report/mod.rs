@@ -144,6 +144,15 @@ impl Section {
         }
         loads
     }
+
+    /// The client's command of a load.
+    fn command(&self, load: Load) -> Option<&str> {
+        self.variants
+            .iter()
+            .filter_map(|v| v.of(load))
+            .map(|m| m.command.as_str())
+            .find(|c| !c.is_empty())
+    }
 }
 
 impl Variant {
@@ -174,15 +183,12 @@ fn rows(section: &Section, load: Load) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for (at, variant) in section.variants.iter().enumerate() {
         for (name, cell) in cells(variant, load) {
-            let row = match rows.iter().position(|r| r.name == name) {
-                Some(row) => &mut rows[row],
-                None => {
-                    let cells = vec![String::from("–"); section.variants.len()];
-                    rows.push(Row { name, cells });
-                    rows.last_mut().expect("it was pushed")
-                }
-            };
-            row.cells[at] = cell;
+            let row = rows.iter().position(|r| r.name == name).unwrap_or_else(|| {
+                let cells = vec![String::from("–"); section.variants.len()];
+                rows.push(Row { name, cells });
+                rows.len() - 1
+            });
+            rows[row].cells[at] = cell;
         }
     }
     rows
@@ -253,15 +259,34 @@ fn cells(variant: &Variant, load: Load) -> Vec<(String, String)> {
     cells
 }
 
-/// The figures of a load that a summary shows.
-fn summary_rows(load: Load) -> &'static [&'static str] {
-    match load {
+/// The rows of a load that a summary shows. Where there is no figure, the first says why.
+fn short_rows(section: &Section, load: Load) -> Vec<Row> {
+    let wanted: &[&str] = match load {
         Load::PingPong { .. } | Load::UnderLoad { .. } => {
             &["p50, us", "p99, us", "p99.9, us", "relay's CPU, %"]
         }
         Load::Throughput { .. } => &["received, Mbit/s"],
         Load::Iperf3 { .. } => &["received, Gbit/s", "lost, %"],
-    }
+    };
+    let (results, figures): (Vec<Row>, Vec<Row>) = rows(section, load)
+        .into_iter()
+        .filter(|r| r.name == "result" || wanted.contains(&r.name.as_str()))
+        .partition(|r| r.name == "result");
+    let mut short = if figures.is_empty() {
+        results
+    } else {
+        let mut figures = figures;
+        for result in results {
+            for (cell, result) in figures[0].cells.iter_mut().zip(result.cells) {
+                if result != "measured" {
+                    *cell = result;
+                }
+            }
+        }
+        figures
+    };
+    short.truncate(wanted.len());
+    short
 }
 
 fn us(value: f64) -> String {
@@ -274,4 +299,153 @@ fn us(value: f64) -> String {
 
 fn gbps(bps: f64) -> String {
     format!("{:.3}", bps / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::{Protocol, iperf3::Goodput, sockperf};
+
+    const PING_PONG: Load = Load::PingPong {
+        protocol: Protocol::Udp,
+    };
+    const TCP: Load = Load::Iperf3 {
+        protocol: Protocol::Tcp,
+    };
+
+    fn measured(load: Load, figures: Figures) -> Measurement {
+        Measurement {
+            load,
+            command: "sockperf ping-pong -i 10.0.0.200".into(),
+            outcome: Outcome::Measured(figures),
+            relay_cpu_percent: Some(99.5),
+        }
+    }
+
+    fn variant(name: &str, measurements: Vec<Measurement>) -> Variant {
+        Variant {
+            name: name.into(),
+            about: "a <relay> & more".into(),
+            command: String::new(),
+            start_ms: 12.0,
+            trouble: None,
+            statistics: None,
+            measurements,
+        }
+    }
+
+    fn report() -> Report {
+        let text = include_str!("../traffic/fixtures/ping-pong-udp.txt");
+        let latency = sockperf::parse_latency(text).expect("the fixture parses");
+        let goodput = Goodput {
+            received_bps: 21.5e9,
+            sent_bps: 21.6e9,
+            retransmits: Some(7),
+            lost_percent: None,
+            jitter_ms: None,
+            congestion_control: Some("cubic".into()),
+        };
+        let silent = Measurement {
+            load: TCP,
+            command: String::new(),
+            outcome: Outcome::NoConnection("no TCP answer".into()),
+            relay_cpu_percent: None,
+        };
+        Report {
+            version: VERSION,
+            machine: Machine {
+                date: "2026-01-02T03:04:05Z".into(),
+                cpu_model: "A CPU".into(),
+                cpus: 2,
+                virtual_machine: true,
+                memory_mib: 1024,
+                kernel: "Linux 6".into(),
+                system: "Debian".into(),
+                load_before: 0.1,
+                versions: vec![("sockperf".into(), "3.7".into())],
+                command: "l2relay-bench chain".into(),
+            },
+            took_s: 60.0,
+            sections: vec![Section {
+                title: "Two ports".into(),
+                topology: "pairs".into(),
+                delay_ms: 0.0,
+                host_cpu: 0,
+                relay_cpu: 1,
+                seconds: 3,
+                variants: vec![
+                    variant(
+                        "none",
+                        vec![
+                            measured(PING_PONG, Figures::Latency(latency.clone())),
+                            measured(TCP, Figures::Goodput(goodput)),
+                        ],
+                    ),
+                    variant(
+                        "other",
+                        vec![measured(PING_PONG, Figures::Latency(latency)), silent],
+                    ),
+                ],
+            }],
+            notes: vec!["a note".into()],
+        }
+    }
+
+    /// Every figure of sockperf's block in the fixture, and iperf3's.
+    const FIGURES: [&str; 14] = [
+        "18.25", "108.8", "9.39", "9.71", "12.09", "12.65", "13.43", "31.55", "2182", "2669",
+        "2730", "27595", "15061", "21.500",
+    ];
+
+    #[test]
+    fn the_page_holds_all_figures_and_needs_nothing_else() {
+        let page = report().html();
+        for figure in FIGURES {
+            assert!(page.contains(figure), "{figure} is missing");
+        }
+        assert!(page.contains("no connection") && page.contains("no TCP answer"));
+        assert!(page.contains("a &lt;relay&gt; &amp; more"));
+        assert_eq!(page.matches("<polyline").count(), 2);
+        for outside in [
+            "http:", "https:", "//", "src=", "href=", "url(", "@import", "<script",
+        ] {
+            assert!(!page.contains(outside), "the page names {outside}");
+        }
+    }
+
+    #[test]
+    fn markdown_holds_all_figures() {
+        let markdown = report().markdown();
+        for figure in FIGURES {
+            assert!(markdown.contains(figure), "{figure} is missing");
+        }
+        let summary = report().summary();
+        let tcp = summary
+            .lines()
+            .find(|l| l.contains("iperf3 TCP"))
+            .expect("a row");
+        assert!(
+            tcp.contains("21.500") && tcp.contains("no connection"),
+            "{tcp}"
+        );
+    }
+
+    #[test]
+    fn json_comes_back_as_it_was() {
+        let json = serde_json::to_string(&report()).expect("it is written");
+        let back: Report = serde_json::from_str(&json).expect("it is read");
+        assert_eq!(back, report());
+    }
+
+    #[test]
+    fn a_failure_is_found() {
+        let mut report = report();
+        let [none, other] = &mut report.sections[0].variants[..] else {
+            panic!("two variants");
+        };
+        assert_eq!(none.failure(), None);
+        assert!(other.failure().is_some_and(|f| f.contains("no TCP answer")));
+        none.trouble = Some("it died".into());
+        assert_eq!(none.failure().as_deref(), Some("it died"));
+    }
 }

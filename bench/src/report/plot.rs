@@ -216,7 +216,7 @@ impl Axis {
             .find(|s| *s >= raw)
             .unwrap_or(raw);
         let first = (low / step).floor();
-        let last = (high / step).ceil();
+        let last = (high / step).ceil().max(first + 1.0);
         let ticks: Vec<f64> = (0..=(last - first) as u32)
             .map(|i| (first + f64::from(i)) * step)
             .collect();

@@ -96,3 +96,37 @@ pub(crate) fn parse(json: &str) -> Result<Goodput> {
         congestion_control: whole.end.sender_tcp_congestion,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_is_parsed() {
+        let tcp = parse(include_str!("fixtures/iperf3-tcp.json")).expect("it parses");
+        assert_eq!(tcp.received_bps.round(), 15_434_433_867.0);
+        assert_eq!(tcp.sent_bps.round(), 15_445_385_525.0);
+        assert_eq!(tcp.retransmits, Some(0));
+        assert_eq!((tcp.lost_percent, tcp.jitter_ms), (None, None));
+        assert_eq!(tcp.congestion_control.as_deref(), Some("cubic"));
+    }
+
+    #[test]
+    fn udp_is_what_the_receiver_got() {
+        let udp = parse(include_str!("fixtures/iperf3-udp.json")).expect("it parses");
+        assert_eq!(udp.received_bps.round(), 396_257_089.0);
+        assert_eq!(udp.sent_bps.round(), 697_949_085.0);
+        let percent = udp.lost_percent.expect("loss is counted");
+        assert!((percent - 43.2168).abs() < 1e-4, "{percent}");
+        assert_eq!(udp.retransmits, None);
+    }
+
+    #[test]
+    fn failures_say_what_happened() {
+        let error = |text: &str| format!("{:#}", parse(text).expect_err("no figures"));
+        let refused = error(include_str!("fixtures/iperf3-refused.json"));
+        assert!(refused.contains("Connection refused"), "{refused}");
+        let garbage = error("iperf3: command not found");
+        assert!(garbage.contains("no JSON"), "{garbage}");
+    }
+}

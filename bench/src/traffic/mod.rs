@@ -38,6 +38,10 @@ impl fmt::Display for Protocol {
 /// One run of one tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "tool")]
+#[expect(
+    clippy::enum_variant_names,
+    reason = "under-load is sockperf's own word"
+)]
 pub(crate) enum Load {
     /// sockperf: one message in flight, the next when its answer has come.
     PingPong {
@@ -136,6 +140,24 @@ pub(crate) enum Figures {
     Throughput(sockperf::Throughput),
     /// iperf3.
     Goodput(iperf3::Goodput),
+}
+
+impl Figures {
+    /// The figures that matter most, for the progress on the terminal.
+    pub(crate) fn brief(&self) -> String {
+        match self {
+            Self::Latency(l) => {
+                let at = |wanted: f64| {
+                    let mut points = l.percentiles.iter();
+                    let point = points.find(|p| (p.percentile - wanted).abs() < 1e-6);
+                    point.map_or("–".into(), |p| format!("{:.1}", p.us))
+                };
+                format!("p50 {} us, p99 {} us", at(50.0), at(99.0))
+            }
+            Self::Throughput(t) => format!("{:.0} Mbit/s received", t.received_mbps),
+            Self::Goodput(g) => format!("{:.2} Gbit/s received", g.received_bps / 1e9),
+        }
+    }
 }
 
 /// How long a tool may take beyond the time it was asked for.

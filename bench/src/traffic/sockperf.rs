@@ -307,3 +307,116 @@ impl Drop for ScratchFile {
         let _ = std::fs::remove_file(&self.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(points: &[Point], percentile: f64) -> f64 {
+        let found = points
+            .iter()
+            .min_by(|a, b| {
+                let distance = |p: &Point| (p.percentile - percentile).abs();
+                distance(a).total_cmp(&distance(b))
+            })
+            .expect("there are points");
+        found.us
+    }
+
+    #[test]
+    fn ping_pong_is_parsed() {
+        let latency = parse_latency(include_str!("fixtures/ping-pong-udp.txt")).expect("it parses");
+        let pairs: Vec<(f64, f64)> = latency
+            .percentiles
+            .iter()
+            .map(|p| (p.percentile, p.us))
+            .collect();
+        assert_eq!(
+            pairs,
+            [
+                (25.0, 9.707),
+                (50.0, 12.092),
+                (75.0, 12.648),
+                (90.0, 13.434),
+                (99.0, 31.548),
+                (99.9, 2181.654),
+                (99.99, 2669.424),
+                (99.999, 2730.127),
+            ]
+        );
+        let expected = Latency {
+            avg_us: 18.251,
+            std_dev_us: 108.756,
+            min_us: 9.387,
+            percentiles: latency.percentiles.clone(),
+            max_us: 2730.127,
+            observations: 15061,
+            sent: 27595,
+            received: 27594,
+            valid_s: 0.551,
+            valid_sent: 15061,
+            valid_received: 15061,
+            dropped: 0,
+            duplicated: 0,
+            out_of_order: 0,
+            curve: vec![],
+        };
+        assert_eq!(latency, expected);
+    }
+
+    #[test]
+    fn under_load_counts_what_is_on_its_way_as_dropped() {
+        let latency =
+            parse_latency(include_str!("fixtures/under-load-delayed.txt")).expect("it parses");
+        assert_eq!(
+            (latency.sent, latency.received, latency.dropped),
+            (150, 140, 7)
+        );
+        assert_eq!((latency.min_us, latency.max_us), (100_071.068, 116_611.221));
+    }
+
+    #[test]
+    fn the_log_agrees_with_the_percentiles() {
+        let latency =
+            parse_latency(include_str!("fixtures/under-load-delayed.txt")).expect("it parses");
+        let log = parse_log(include_str!("fixtures/full-log.csv")).expect("it parses");
+        let curve = curve(&log);
+        assert!(curve.len() > 30, "{}", curve.len());
+        assert!((curve[0].us - latency.min_us).abs() < 0.01);
+        assert!(curve.is_sorted_by(|a, b| a.percentile < b.percentile && a.us <= b.us));
+        for wanted in [50.0, 90.0] {
+            let (a, b) = (at(&curve, wanted), at(&latency.percentiles, wanted));
+            assert!((a - b).abs() < 0.01 * b, "p{wanted}: {a} and {b}");
+        }
+    }
+
+    #[test]
+    fn nothing_has_no_curve() {
+        assert_eq!(curve(&[]), []);
+    }
+
+    #[test]
+    fn throughput_is_what_the_server_counted() {
+        let client = include_str!("fixtures/throughput-udp.txt");
+        let server = include_str!("fixtures/throughput-server.txt");
+        let t = parse_throughput(client, server, 1400).expect("it parses");
+        assert_eq!((t.sent, t.received), (59907, 42843));
+        assert_eq!((t.sent_mps, t.sockperf_mbps), (59879.0, 639.577));
+        assert!(
+            (t.received_mbps - 479.84).abs() < 0.01,
+            "{}",
+            t.received_mbps
+        );
+    }
+
+    #[test]
+    fn failures_say_what_happened() {
+        let error = |text: &str| parse_latency(text).expect_err("no figures").to_string();
+        let silent = error(include_str!("fixtures/no-answer.txt"));
+        assert!(silent.contains("no message was answered"), "{silent}");
+        let refused = error(include_str!("fixtures/refused.txt"));
+        assert!(refused.contains("Connection refused"), "{refused}");
+        let empty = error("");
+        assert!(empty.contains("did not print"), "{empty}");
+    }
+}
