@@ -71,13 +71,15 @@ pub(crate) struct Sent {
     pub(crate) made_pps: f64,
     /// Time for which a paced flood could not keep its rate.
     pub(crate) given_up_s: f64,
+    /// Time for which the sending thread waited for its CPU, because others ran there.
+    pub(crate) waited_s: f64,
     /// Frames made of each flow.
     pub(crate) flows: Vec<u64>,
 }
 
 /// A running flood. Dropping it stops it.
 pub(crate) struct Flood {
-    thread: Option<JoinHandle<Result<()>>>,
+    thread: Option<JoinHandle<Result<Duration>>>,
     stop: Arc<AtomicBool>,
     config: Config,
     maps: Maps,
@@ -160,7 +162,7 @@ impl Flood {
 
     /// Ends it and says what was sent.
     pub(crate) fn stop(mut self, run: &Run) -> Result<Sent> {
-        self.halt()?;
+        let waited = self.halt()?;
         let state = self.state()?;
         let seconds = state.last_ns.saturating_sub(state.first_ns) as f64 / 1e9;
         Ok(Sent {
@@ -173,6 +175,7 @@ impl Flood {
                 0.0
             },
             given_up_s: state.given_up_ns as f64 / 1e9,
+            waited_s: waited.as_secs_f64(),
             flows: (0..self.config.flows)
                 .map(|flow| self.made_of(flow))
                 .collect::<Result<_>>()?,
@@ -199,10 +202,10 @@ impl Flood {
             .context("the flood program's state cannot be read")
     }
 
-    /// No more frames, then the end of the thread.
-    fn halt(&mut self) -> Result<()> {
+    /// No more frames, then the end of the thread. Gives how long it waited for its CPU.
+    fn halt(&mut self) -> Result<Duration> {
         let Some(thread) = self.thread.take() else {
-            return Ok(());
+            return Ok(Duration::ZERO);
         };
         self.stop.store(true, Ordering::Relaxed);
         self.config.deadline_ns = 0;
@@ -212,10 +215,10 @@ impl Flood {
             sys::interrupt(&thread);
             thread::sleep(Duration::from_millis(2));
         }
-        thread
+        let waited = thread
             .join()
             .map_err(|_| anyhow!("the sending thread panicked"))??;
-        quiet
+        quiet.map(|()| waited)
     }
 }
 
@@ -233,7 +236,7 @@ fn send(
     frame: &[u8],
     stop: &AtomicBool,
     ready: &mpsc::Sender<()>,
-) -> Result<()> {
+) -> Result<Duration> {
     place::settle(&spec.namespace)?;
     place::pin(spec.cpu)?;
     let program = object.progs().next().context("no program in the object")?;
@@ -248,7 +251,14 @@ fn send(
             }
         }
     }
-    Ok(())
+    Ok(waited())
+}
+
+/// How long this thread has waited for a CPU; nothing if the kernel does not count that.
+fn waited() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited_ns = stat.split_whitespace().nth(1);
+    Duration::from_nanos(waited_ns.and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }
 
 fn load(flows: u32) -> Result<Object> {

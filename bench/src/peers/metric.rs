@@ -10,6 +10,7 @@ use crate::count::{self, Counter};
 use crate::flood::frame::Ends;
 use crate::flood::{Flood, Interface, Spec};
 use crate::process::Program;
+use crate::say;
 use crate::traffic::{Figures, Load, Protocol, probe};
 
 /// What came of a metric.
@@ -263,6 +264,15 @@ impl Metric for FloodOf {
         let seconds = start.elapsed().as_secs_f64();
         let (made, counts) = (flood.made()? - made, counter.read()?.since(counts));
         let sent = flood.stop(run)?;
+        let shared = sent.waited_s / sent.seconds.max(0.001);
+        if shared > 0.02 {
+            say::err(&format!(
+                "  {}: disturbed: other programs had {:.0} % of CPU {}",
+                self.name(),
+                100.0 * shared,
+                scene.cpu
+            ));
+        }
         // A frame that the cable's own queue had no room for was never offered.
         let taken = sent.taken as f64 / sent.made.max(1) as f64;
         Ok(Outcome::Values(vec![
