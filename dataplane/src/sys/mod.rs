@@ -1,0 +1,5 @@
+//! The only calls into libc and the only foreign functions: each wrapped so that the rest of the program is safe Rust.
+
+#![allow(unsafe_code)]
+
+pub(crate) mod netns;
