@@ -1,4 +1,5 @@
 //! A layer-2 relay in user space.
+pub mod interface;
 #[cfg_attr(
     not(test),
     expect(dead_code, reason = "the ports and workers that call it follow")
