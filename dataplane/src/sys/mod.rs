@@ -2,4 +2,6 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod event;
 pub(crate) mod netns;
+pub(crate) mod signal;
