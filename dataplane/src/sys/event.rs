@@ -78,13 +78,6 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// One with room for `descriptors`.
-    pub(crate) fn with_capacity(descriptors: usize) -> Self {
-        Self {
-            fds: Vec::with_capacity(descriptors),
-        }
-    }
-
     /// Waits until one of `fds` is readable or has an error, at most for `timeout`, without one for ever.
     ///
     /// The result is in the order of `fds`. After the timeout, and when a signal came in between, nothing is ready.
@@ -162,7 +155,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(20));
                 wake.wake();
             });
-            let mut poller = Poller::with_capacity(2);
+            let mut poller = Poller::default();
             let ready = poller.wait(&[never.as_fd(), wake.as_fd()], None).unwrap();
             assert!(!ready[0].readable() && ready[1].readable());
         });

@@ -3,5 +3,8 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod event;
+pub(crate) mod mapping;
 pub(crate) mod netns;
+pub(crate) mod packet;
+pub(crate) mod ring;
 pub(crate) mod signal;
