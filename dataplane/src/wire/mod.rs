@@ -13,6 +13,7 @@
 pub mod checksum;
 pub mod ethernet;
 pub mod layers;
+pub mod segment;
 
 #[cfg(test)]
 mod sample;
