@@ -1,6 +1,6 @@
 //! The internet checksum (RFC 1071), and completing one that was left to the device.
 //!
-//! Called by whatever hands a frame to a path without checksum offload, by software segmentation, and by
+//! Called by whatever hands a frame to a path without checksum offload, by [`segment`](super::segment), and by
 //! coalescing, which verifies before it merges. A sum is a plain number in the meaning of big-endian 16-bit words:
 //! sums of pieces are added with `+` (65 000 of them fit), and so are lengths and port numbers. Every piece but the
 //! last must have an even length. `fold(sum)` of what is covered, checksum field included, is `0xffff` if it is right.

@@ -494,7 +494,7 @@ mod tests {
             layers.transport().map(|l| (l.kind, l.offset())),
             Some((Kind::Other(1), 34))
         );
-        // PPTP's version of GRE, an ARP frame, and a VXLAN-GPE header.
+        // PPTP's version of GRE, and an ARP frame.
         let gre = Part::Gre {
             check: false,
             key: true,
@@ -525,11 +525,16 @@ mod tests {
             &[],
         )
         .bytes;
-        frame[42] |= 4;
-        assert_eq!(
-            kinds(&Layers::parse(&frame)),
-            [Kind::Ethernet, Kind::Ipv4, Kind::Udp]
-        );
+        // Neither VXLAN-GPE, nor remote checksum offload, nor no network identifier.
+        for (at, flip) in [(42, 0x04), (43, 0x20), (42, 0x08)] {
+            frame[at] ^= flip;
+            assert_eq!(
+                kinds(&Layers::parse(&frame)),
+                [Kind::Ethernet, Kind::Ipv4, Kind::Udp]
+            );
+            frame[at] ^= flip;
+        }
+        assert_eq!(Layers::parse(&frame).as_slice().len(), 7);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Frames as bytes: checked reading and writing of headers, and nothing else.
 //!
 //! Ports and stages call these functions with plain byte slices. Whatever the bytes are, they return; they never
-//! panic and never allocate, and none of them knows what a socket, a pool or a pooled frame is.
+//! panic and never allocate (except to name a MAC address that is none), and know nothing of sockets and pools.
 //!
 //! | module | what |
 //! |---|---|
@@ -13,6 +13,7 @@
 pub mod checksum;
 pub mod ethernet;
 pub mod layers;
+pub mod segment;
 
 #[cfg(test)]
 mod sample;
