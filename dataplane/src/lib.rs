@@ -49,6 +49,7 @@
 pub mod burst;
 pub mod config;
 pub mod control;
+mod cut;
 pub mod error;
 pub mod idle;
 pub mod interface;

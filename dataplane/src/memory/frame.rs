@@ -2,6 +2,8 @@
 //!
 //! Back ends fill [`Meta`] when a frame arrives; stages and transmit queues read it.
 
+use crate::wire::segment::{self, Gso, GsoKind};
+
 /// The move-only right to one buffer of one [`FramePool`](super::FramePool).
 ///
 /// It can't be copied, so a buffer has one owner at a time: a ring, a burst, a stage or the pool. Give it back with
@@ -49,17 +51,6 @@ pub struct Offload {
     pub csum_offset: u16,
 }
 
-/// The kinds of super-frame that the virtio header can express.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gso {
-    /// TCP over IPv4.
-    Tcp4,
-    /// TCP over IPv6.
-    Tcp6,
-    /// UDP datagrams of equal length (`UDP_SEGMENT`).
-    Udp,
-}
-
 impl Offload {
     /// Length of the header in bytes.
     pub const LEN: usize = 10;
@@ -83,14 +74,20 @@ impl Offload {
         self.gso_type != 0
     }
 
-    /// The kind of super-frame, `None` for a plain frame and for kinds that Linux no longer makes (UFO).
+    /// How to cut the super-frame; `None` for a plain frame, and for kinds that Linux no longer makes (UFO).
     pub fn gso(&self) -> Option<Gso> {
-        match self.gso_type & !Self::ECN {
-            Self::GSO_TCPV4 => Some(Gso::Tcp4),
-            Self::GSO_TCPV6 => Some(Gso::Tcp6),
-            Self::GSO_UDP_L4 => Some(Gso::Udp),
-            _ => None,
-        }
+        let kind = match self.gso_type & !Self::ECN {
+            Self::GSO_TCPV4 => GsoKind::Tcp4,
+            Self::GSO_TCPV6 => GsoKind::Tcp6,
+            Self::GSO_UDP_L4 => GsoKind::Udp,
+            _ => return None,
+        };
+        Some(Gso {
+            kind,
+            size: self.gso_size,
+            csum_start: self.csum_start,
+            csum_offset: self.csum_offset,
+        })
     }
 
     /// Reads the header as the kernel writes it: native byte order.
@@ -128,16 +125,10 @@ impl Offload {
         }
     }
 
-    /// Packets in a frame of `len` bytes, by the kernel's own rule: payload over `gso_size`, rounded up.
-    ///
-    /// `header` is the length of all headers; the kernel's `hdr_len` is only a hint (it is the length of the linear
-    /// part), so the caller finds it from the packet.
-    pub fn segments(&self, len: usize, header: usize) -> u32 {
-        if !self.is_gso() || self.gso_size == 0 {
-            return 1;
-        }
-        let payload = len.saturating_sub(header);
-        u32::try_from(payload.div_ceil(self.gso_size.into()).max(1)).unwrap_or(u32::MAX)
+    /// Packets that a frame of `len` bytes stands for; `frame` may be its beginning.
+    pub fn segments(&self, frame: &[u8], len: usize) -> u32 {
+        let count = self.gso().map_or(1, |gso| segment::count(frame, len, gso));
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 }
 
@@ -151,24 +142,6 @@ mod tests {
         fn offload_survives_its_bytes(bytes: [u8; 10]) {
             prop_assert_eq!(Offload::from_bytes(&bytes).to_bytes(), bytes);
         }
-
-        #[test]
-        fn segments_are_at_least_one(bytes: [u8; 10], len in 0usize..70_000, header in 0usize..200) {
-            prop_assert!(Offload::from_bytes(&bytes).segments(len, header) >= 1);
-        }
-    }
-
-    #[test]
-    fn segments_round_up() {
-        let offload = Offload {
-            gso_type: 1,
-            gso_size: 1448,
-            ..Offload::default()
-        };
-        assert_eq!(offload.segments(66 + 1448, 66), 1);
-        assert_eq!(offload.segments(66 + 1449, 66), 2);
-        assert_eq!(offload.segments(66, 66), 1);
-        assert_eq!(Offload::default().segments(60, 42), 1);
     }
 
     #[test]

@@ -8,6 +8,6 @@ mod frame;
 mod pool;
 mod region;
 
-pub use frame::{Frame, Gso, Meta, Offload};
+pub use frame::{Frame, Meta, Offload};
 pub use pool::{FramePool, HEADROOM, LARGE_FRAME, PoolSize, SMALL_FRAME};
 pub use region::{HugePages, Region};

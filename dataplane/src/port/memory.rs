@@ -151,10 +151,7 @@ impl RxQueue for MemoryRx {
 
 impl Packet {
     fn segments(&self) -> u32 {
-        self.offload.segments(
-            self.bytes.len(),
-            super::gso_header_len(&self.bytes, &self.offload),
-        )
+        self.offload.segments(&self.bytes, self.bytes.len())
     }
 }
 

@@ -19,11 +19,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use crate::{
-    burst::Burst,
-    lane::Turn,
-    memory::{Gso, Offload},
-};
+use crate::{burst::Burst, lane::Turn};
 
 /// What is known of a port's link. The control thread writes it, transmit queues read it once a burst.
 #[derive(Debug)]
@@ -94,22 +90,4 @@ pub trait TxQueue: Send {
 
     /// Gives up: discards what [`TxQueue::held`] counts.
     fn abandon(&mut self, turn: &mut Turn);
-}
-
-/// Length of all headers of a super-frame, up to and with the TCP or UDP header that is repeated in every segment.
-///
-/// The kernel always leaves the checksum of a super-frame partial, so `csum_start` is where that header begins: also
-/// inside a tunnel. (`skb_segment` and the GSO callbacks rely on it: `net/core/gso.c`, `net/ipv4/tcp_offload.c`.)
-pub(crate) fn gso_header_len(bytes: &[u8], offload: &Offload) -> usize {
-    let start = usize::from(offload.csum_start);
-    match offload.gso() {
-        Some(Gso::Udp) => start + 8,
-        Some(Gso::Tcp4 | Gso::Tcp6) => {
-            start
-                + bytes
-                    .get(start + 12)
-                    .map_or(20, |byte| usize::from(byte >> 4) * 4)
-        }
-        None => usize::from(offload.hdr_len),
-    }
 }

@@ -93,10 +93,12 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {}
 
-/// How many packets a super-frame stands for, by a glance at its transport header only; at least one. The kernel counts
-/// in the same way (`qdisc_pkt_len_init`, `net/core/dev.c`). For frames that [`Segmenter`] accepts the two agree.
+/// How many packets a super-frame of `len` bytes stands for, by a glance at its transport header only; at least one.
+///
+/// `frame` may be its beginning. The kernel counts in the same way (`qdisc_pkt_len_init`, `net/core/dev.c`). For frames
+/// that [`Segmenter`] accepts the two agree.
 #[inline]
-pub fn count(frame: &[u8], gso: Gso) -> usize {
+pub fn count(frame: &[u8], len: usize, gso: Gso) -> usize {
     let start = usize::from(gso.csum_start);
     let header = match gso.kind {
         GsoKind::Tcp4 | GsoKind::Tcp6 => frame
@@ -104,7 +106,7 @@ pub fn count(frame: &[u8], gso: Gso) -> usize {
             .map_or(20, |b| 4 * usize::from(b >> 4)),
         GsoKind::Udp => 8,
     };
-    let payload = frame.len().saturating_sub(start + header);
+    let payload = len.saturating_sub(start + header);
     payload.div_ceil(usize::from(gso.size).max(1)).max(1)
 }
 
@@ -826,7 +828,7 @@ mod tests {
             prop_assert!(segments.is_ok(), "{:?}", segments);
             let segments = segments.unwrap_or_default();
             verify_all(&frame, &segments, size.into());
-            prop_assert_eq!(count(&frame.bytes, gso), segments.len());
+            prop_assert_eq!(count(&frame.bytes, frame.bytes.len(), gso), segments.len());
         }
 
         #[test]
@@ -858,7 +860,7 @@ mod tests {
             gso.csum_start = gso.csum_start.saturating_add_signed(shift as i16 / 2);
             needs_software_gso(&bytes, gso);
             if let Ok(segments) = cut(&bytes, gso) {
-                prop_assert_eq!(segments.len(), count(&bytes, gso));
+                prop_assert_eq!(segments.len(), count(&bytes, bytes.len(), gso));
             }
         }
 
@@ -871,7 +873,7 @@ mod tests {
             bytes.resize(len, 0x45);
             for kind in [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp] {
                 let gso = Gso { kind, size, csum_start, csum_offset };
-                prop_assert!(count(&bytes, gso) >= 1);
+                prop_assert!(count(&bytes, bytes.len(), gso) >= 1);
                 needs_software_gso(&bytes, gso);
                 if let Ok(segmenter) = Segmenter::new(&bytes, gso) {
                     prop_assert!(segmenter.write(0, &mut vec![0; segmenter.largest()]).is_some());

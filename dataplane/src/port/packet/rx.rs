@@ -10,7 +10,7 @@ use crate::{
     burst::Burst,
     lane::Turn,
     memory::{LARGE_FRAME, Offload},
-    port::{RxQueue, gso_header_len},
+    port::RxQueue,
     stats::Reason,
     sys::{
         packet::Receive,
@@ -100,7 +100,7 @@ fn take(
     turn: &mut Turn,
 ) -> bool {
     let offload = received.offload;
-    let segments = offload.segments(received.len, gso_header_len(received.bytes, &offload));
+    let segments = offload.segments(received.bytes, received.len);
     if received.len > LARGE_FRAME {
         if received.queued {
             // Its copy must leave the queue, or the next long frame would get it.

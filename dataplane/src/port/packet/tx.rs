@@ -9,6 +9,7 @@ use std::{collections::VecDeque, io, sync::Arc};
 use super::{PacketSocket, SLOT, SOCKET_BUFFER, Settings};
 use crate::{
     burst::Burst,
+    cut::Cutter,
     lane::Turn,
     memory::{Frame, FramePool, Offload},
     port::{Link, TxQueue},
@@ -17,12 +18,13 @@ use crate::{
         packet::{Receive, SendBatch},
         ring::TxRing,
     },
-    wire::ethernet,
+    wire::{ethernet, segment},
 };
 
 /// The transmit half of a port.
 pub struct PacketTx {
     queue: Queue,
+    cutter: Cutter,
     ring: Option<(PacketSocket, TxRing)>,
     plain: PacketSocket,
     batch: SendBatch,
@@ -79,9 +81,10 @@ impl PacketTx {
         } else {
             Some(Self::open_ring(index, settings)?)
         };
-        let (queue, batch) = (Queue::default(), SendBatch::new());
+        let (queue, cutter, batch) = (Queue::default(), Cutter::default(), SendBatch::new());
         Ok(Self {
             queue,
+            cutter,
             ring,
             plain,
             batch,
@@ -100,15 +103,22 @@ impl PacketTx {
         Ok((socket, ring))
     }
 
-    /// Takes a burst into the queue, less what can never be sent.
+    /// Takes a burst into the queue: less what can never be sent, and with those super-frames cut that the kernel would
+    /// cut wrongly, because the virtio header has no words for tunnels.
     fn accept(&mut self, burst: &mut Burst, turn: &mut Turn) {
         let max_frame = self.link.mtu() + ethernet::HEADER_LEN;
         for frame in burst.drain() {
-            let bytes = turn.pool.bytes(&frame);
-            if bytes.len() > max_frame
-                && !turn.pool.meta(&frame).offload.is_gso()
-                && bytes.len() > max_frame + tags(bytes)
-            {
+            let (bytes, offload) = (turn.pool.bytes(&frame), turn.pool.meta(&frame).offload);
+            if offload.is_gso() {
+                match offload.gso() {
+                    Some(gso) if !segment::needs_software_gso(bytes, gso) => {
+                        self.queue.push(frame, turn.pool)
+                    }
+                    _ => self
+                        .cutter
+                        .cut(frame, turn, |frame, pool| self.queue.push(frame, pool)),
+                }
+            } else if bytes.len() > max_frame && bytes.len() > max_frame + tags(bytes) {
                 turn.discard(frame, Reason::Oversize);
             } else {
                 self.queue.push(frame, turn.pool);
