@@ -135,7 +135,13 @@ impl Ethtool {
             *to = from.cast_signed() as libc::c_char;
         }
         // SAFETY: the request names the command's memory, which is long enough, as the caller promises.
-        match unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) } {
+        match unsafe {
+            libc::ioctl(
+                self.socket.as_raw_fd(),
+                libc::SIOCETHTOOL as libc::Ioctl,
+                &raw mut request,
+            )
+        } {
             0.. => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
