@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod ethtool;
 pub(crate) mod event;
 pub(crate) mod mapping;
 pub(crate) mod netns;
