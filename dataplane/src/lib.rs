@@ -40,6 +40,7 @@
 //! | [`relay`] | the composition root: from settings to running workers |
 //! | [`config`] | settings, and every mistake in them at once |
 //! | [`snapshot`] | what was counted, for tables and JSON |
+//! | [`check`] | what this machine and its interfaces allow |
 //! | [`interface`] | what the kernel says about interfaces |
 //! | [`idle`] | what a worker does when no frame comes |
 //! | [`control`] | signals, timers, link events |
@@ -47,6 +48,7 @@
 //! | [`error`] | what can go wrong at set-up |
 
 pub mod burst;
+pub mod check;
 pub mod config;
 pub mod control;
 mod cut;
