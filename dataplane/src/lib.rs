@@ -42,6 +42,7 @@
 //! | [`snapshot`] | what was counted, for tables and JSON |
 //! | [`check`] | what this machine and its interfaces allow |
 //! | [`interface`] | what the kernel says about interfaces |
+//! | [`netns`] | opening things in another network namespace |
 //! | [`idle`] | what a worker does when no frame comes |
 //! | [`control`] | signals, timers, link events |
 //! | [`wire`] | headers as bytes |
@@ -64,6 +65,7 @@ pub mod stage;
 pub mod stats;
 mod sync;
 mod sys;
+pub use sys::netns;
 pub mod wire;
 pub mod worker;
 
