@@ -1,0 +1,34 @@
+//! What the tests share: namespaces, the relay as a black box, independent senders and captures, hand-made frames.
+//!
+//! Nothing here shares code with the relay. Every guard removes what it made when it is dropped, also when a test panics.
+
+mod capture;
+mod frames;
+mod net;
+mod relay;
+mod tool;
+
+pub(crate) use capture::Capture;
+pub(crate) use frames::{Tag, checksums_hold, multicast, plain, tagged, udp_frame};
+pub(crate) use net::{Chain, Counters, Net, mac, mac_text};
+pub(crate) use relay::{Lane, Port, Relay, Signal, Snapshot, attempt};
+pub(crate) use tool::{Peer, RawFrame, receive_raw, send_raw, send_vnet};
+
+use std::time::{Duration, Instant};
+
+/// How long anything bounded may take before a test gives up. Long, because a busy machine is slow and not wrong.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Polls until `holds` says so; false when `limit` has passed first.
+pub(crate) fn eventually(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if start.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,8 @@
+//! The relay as a black box in network namespaces, with real traffic. Needs root; says so aloud and skips without it
+//! (`L2RELAY_REQUIRE_ROOT=1` turns a skip into a failure).
+
+mod common;
+
+mod jumbo;
+mod mac;
+mod traffic;
