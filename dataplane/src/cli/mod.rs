@@ -1,0 +1,23 @@
+//! The command line: definitions, and turning them into settings. The program itself is `main.rs`.
+
+mod run;
+
+use clap::{Parser, Subcommand};
+
+pub use run::RunArgs;
+
+/// A layer-2 relay in user space: frames in by one interface, out by the paired one.
+#[derive(Debug, Parser)]
+#[command(name = "l2relay", version, about, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Relay frames between pairs of interfaces until SIGINT or SIGTERM
+    Run(RunArgs),
+}

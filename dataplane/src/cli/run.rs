@@ -1,0 +1,161 @@
+//! `l2relay run`.
+
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::{
+    config::{self, Config, PortName},
+    error::Error,
+};
+
+/// Relay frames between pairs of interfaces.
+///
+/// Values stay text here: clap would stop at the first that is wrong, and the user wants to hear of all of them.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+A port is an interface, or NAMESPACE:INTERFACE with a name below /run/netns, an absolute path or a process id.
+SIGUSR1 prints the statistics; SIGINT and SIGTERM stop the relay and print them for the last time.
+
+Examples:
+  l2relay run --pair eth0,eth1
+  l2relay run --pair ns1:eth0,ns2:eth0 --cores 1 --idle spin --stats-interval 1
+  l2relay run --hairpin eth0 --mac swap")]
+pub struct RunArgs {
+    /// Join two ports, in both directions; repeat for more pairs
+    #[arg(long, value_name = "A,B")]
+    pub pair: Vec<String>,
+    /// Send what a port receives back out of it; repeat for more
+    #[arg(long, value_name = "E")]
+    pub hairpin: Vec<String>,
+    /// How frames are received and sent: auto, packet
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub backend: String,
+    /// MAC addresses: keep them, swap source and destination, or update them as l2fwd does
+    #[arg(long, value_name = "MODE", default_value = "keep")]
+    pub mac: String,
+    /// With --mac update: destination of the frames that PORT sends (default 02:00:00:00:00:<port id>)
+    #[arg(long, value_name = "PORT=MAC")]
+    pub dst_mac: Vec<String>,
+    /// Pin one worker to each of these cores, e.g. 1,3-4 (default: one worker, not pinned)
+    #[arg(long, value_name = "LIST")]
+    pub cores: Option<String>,
+    /// When no frame comes: spin, adaptive (spin a while, then sleep) or sleep
+    #[arg(long, value_name = "POLICY", default_value = "adaptive")]
+    pub idle: String,
+    /// Lanes per direction, with frames spread over them by flow: 1 to 64
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub queues: String,
+    /// Slots of each ring: 16 to 32768
+    #[arg(long, value_name = "N", default_value = "1024")]
+    pub ring: String,
+    /// Leave the interfaces out of promiscuous mode
+    #[arg(long)]
+    pub no_promisc: bool,
+    /// Send through the interfaces' qdiscs, so that shaping on them acts (default: past them)
+    #[arg(long)]
+    pub qdisc: bool,
+    /// Discard multicast and broadcast on hairpins, so that hosts don't see their own come back
+    #[arg(long)]
+    pub hairpin_guard: bool,
+    /// Huge pages for frames: auto, require, off
+    #[arg(long, value_name = "POLICY", default_value = "auto")]
+    pub hugepages: String,
+    /// Emulate a link in one direction: 'A>B delay TIME', TIME as 50ms, 200us or 1.5s
+    #[arg(long, value_name = "LINK")]
+    pub link: Vec<String>,
+    /// Print the statistics every S seconds: 0.1 to 86400
+    #[arg(long, value_name = "S")]
+    pub stats_interval: Option<String>,
+    /// Print statistics as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RunArgs {
+    /// The settings, and how often to print statistics, in seconds.
+    ///
+    /// # Errors
+    /// Every mistake at once, those against the machine included.
+    pub fn settings(&self) -> Result<(Config, Option<f64>), Error> {
+        let mut mistakes = Vec::new();
+        let pairs = self.pair.iter().map(|pair| config::parse_pair(pair));
+        let hairpins = self
+            .hairpin
+            .iter()
+            .map(|port| port.parse().map(|port: PortName| [port.clone(), port]));
+        let settings = Config {
+            pairs: keep(pairs.chain(hairpins), &mut mistakes),
+            backend: parse(&self.backend, &mut mistakes),
+            mac: parse(&self.mac, &mut mistakes),
+            dst_mac: keep(
+                self.dst_mac.iter().map(|text| config::parse_dst_mac(text)),
+                &mut mistakes,
+            ),
+            cores: keep(
+                self.cores.iter().map(|text| config::parse_cores(text)),
+                &mut mistakes,
+            )
+            .concat(),
+            idle: parse(&self.idle, &mut mistakes),
+            queues: number("--queues", &self.queues, 1, &mut mistakes),
+            ring: number("--ring", &self.ring, 1024, &mut mistakes),
+            promiscuous: !self.no_promisc,
+            qdisc: self.qdisc,
+            hairpin_guard: self.hairpin_guard,
+            huge_pages: parse(&self.hugepages, &mut mistakes),
+            links: keep(
+                self.link.iter().map(|text| config::parse_link(text)),
+                &mut mistakes,
+            ),
+        };
+        let interval = keep(
+            self.stats_interval.iter().map(|text| interval(text)),
+            &mut mistakes,
+        )
+        .pop();
+        let broken_pairs = self.pair.len() + self.hairpin.len() > settings.pairs.len();
+        let mut all = mistakes;
+        if let Err(more) = settings.check() {
+            // A pair that could not be read is a mistake already; that no port is left follows from it.
+            all.extend(more.into_iter().filter(|mistake| {
+                !(broken_pairs && settings.pairs.is_empty() && mistake.contains("no ports"))
+            }));
+        }
+        if all.is_empty() {
+            Ok((settings, interval))
+        } else {
+            Err(Error::Config(all))
+        }
+    }
+}
+
+/// The values that are right; the mistakes of the others go to the list.
+fn keep<T>(values: impl Iterator<Item = Result<T, String>>, mistakes: &mut Vec<String>) -> Vec<T> {
+    values
+        .filter_map(|value| value.map_err(|mistake| mistakes.push(mistake)).ok())
+        .collect()
+}
+
+/// A value, or its default and a mistake.
+fn parse<T: FromStr<Err = String> + Default>(text: &str, mistakes: &mut Vec<String>) -> T {
+    text.parse().unwrap_or_else(|mistake| {
+        mistakes.push(mistake);
+        T::default()
+    })
+}
+
+fn number(option: &str, text: &str, default: usize, mistakes: &mut Vec<String>) -> usize {
+    text.parse().unwrap_or_else(|_| {
+        mistakes.push(format!("{option} {text:?}: write a whole number"));
+        default
+    })
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| format!("--stats-interval {text:?}: write seconds, 0.1 to 86400"))
+}

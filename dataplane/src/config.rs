@@ -1,0 +1,482 @@
+//! Typed settings of a relay, and finding every mistake in them at once.
+//!
+//! The program fills a [`Config`] from its flags, an embedder directly; [`Relay::start`](crate::relay::Relay::start)
+//! checks it against the machine.
+
+use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
+
+use crate::{
+    idle::IdlePolicy, interface::Interface, memory::HugePages, sys::netns,
+    wire::ethernet::MacAddress,
+};
+
+/// Settings of a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Ports that are joined, in both directions. A port that is joined with itself is a hairpin: it sends back what it
+    /// receives.
+    pub pairs: Vec<[PortName; 2]>,
+    /// How frames are received and sent.
+    pub backend: Backend,
+    /// What is done to MAC addresses.
+    pub mac: MacMode,
+    /// For [`MacMode::Update`]: the destination of frames sent by a port, instead of l2fwd's.
+    pub dst_mac: Vec<(PortName, MacAddress)>,
+    /// Cores to pin workers to, one each. Empty: one worker, not pinned.
+    pub cores: Vec<usize>,
+    /// What a worker does when no frame comes.
+    pub idle: IdlePolicy,
+    /// Lanes per direction, 1 to 64; frames are spread over them by flow.
+    pub queues: usize,
+    /// Slots of each ring, 16 to 32768.
+    pub ring: usize,
+    /// Receive frames for every address.
+    pub promiscuous: bool,
+    /// Send through the interface's qdisc.
+    pub qdisc: bool,
+    /// Discard multicast on hairpins.
+    pub hairpin_guard: bool,
+    /// Whether frames lie on huge pages.
+    pub huge_pages: HugePages,
+    /// Link emulation, per direction.
+    pub links: Vec<LinkSettings>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            pairs: Vec::new(),
+            backend: Backend::default(),
+            mac: MacMode::default(),
+            dst_mac: Vec::new(),
+            cores: Vec::new(),
+            idle: IdlePolicy::default(),
+            queues: 1,
+            ring: 1024,
+            promiscuous: true,
+            qdisc: false,
+            hairpin_guard: false,
+            huge_pages: HugePages::default(),
+            links: Vec::new(),
+        }
+    }
+}
+
+/// How frames are received and sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// Whichever suits the interfaces.
+    #[default]
+    Auto,
+    /// AF_PACKET.
+    Packet,
+}
+
+/// What is done to MAC addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MacMode {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// Source and destination are exchanged.
+    Swap,
+    /// As l2fwd does: source is the sending port's, destination `02:00:00:00:00:<its id>` or as given.
+    Update,
+}
+
+/// Names an interface, perhaps in another network namespace: `eth0`, `ns1:eth0`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortName {
+    /// The namespace: a name below /run/netns, an absolute path, or a process id. `None`: the relay's own.
+    pub netns: Option<String>,
+    /// The interface.
+    pub interface: String,
+}
+
+/// Emulation of one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// The port that frames come from.
+    pub from: PortName,
+    /// The port they leave by.
+    pub to: PortName,
+    /// How long each frame is held.
+    pub delay: Duration,
+}
+
+impl Config {
+    /// The ports in the order in which they are named: a port's place is its id.
+    pub fn ports(&self) -> Vec<&PortName> {
+        let mut ports: Vec<&PortName> = Vec::new();
+        for port in self.pairs.iter().flatten() {
+            if !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
+        ports
+    }
+
+    /// Every mistake that can be found without looking at the machine, one sentence each.
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut mistakes = Vec::new();
+        if self.pairs.is_empty() {
+            mistakes.push("no ports: name two with --pair A,B, or one with --hairpin E".into());
+        }
+        let mut uses = HashMap::<&PortName, usize>::new();
+        for [a, b] in &self.pairs {
+            *uses.entry(a).or_default() += 1;
+            if a != b {
+                *uses.entry(b).or_default() += 1;
+            }
+        }
+        let mut ports = self.ports();
+        ports.retain(|port| uses[port] > 1);
+        mistakes.extend(ports.iter().map(|port| {
+            format!(
+                "{port} is named {} times: a port can be in one pair only",
+                uses[port]
+            )
+        }));
+        range(&mut mistakes, "--queues", self.queues, 1, 64);
+        range(&mut mistakes, "--ring", self.ring, 16, 32_768);
+        let known = self.ports();
+        for (port, _) in &self.dst_mac {
+            if !known.contains(&port) {
+                mistakes.push(format!("--dst-mac {port}: no such port in any pair"));
+            }
+        }
+        if !self.dst_mac.is_empty() && self.mac != MacMode::Update {
+            mistakes.push("--dst-mac has no effect without --mac update: add it".into());
+        }
+        for link in &self.links {
+            if !self
+                .pairs
+                .iter()
+                .any(|[a, b]| (&link.from, &link.to) == (a, b) || (&link.from, &link.to) == (b, a))
+            {
+                mistakes.push(format!(
+                    "--link '{}>{}': no pair joins these ports",
+                    link.from, link.to
+                ));
+            }
+        }
+        for (at, core) in self.cores.iter().enumerate() {
+            if self.cores[..at].contains(core) {
+                mistakes.push(format!(
+                    "core {core} is named twice in --cores: a worker needs a core of its own"
+                ));
+            }
+        }
+        mistakes
+    }
+
+    /// Every mistake, those against the machine included.
+    ///
+    /// # Errors
+    /// One sentence for each mistake.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        self.resolve().map(drop)
+    }
+
+    /// Every mistake at once; else the interfaces, in the order of [`Config::ports`].
+    pub(crate) fn resolve(&self) -> Result<Vec<Interface>, Vec<String>> {
+        let mut mistakes = self.mistakes();
+        if let Some(allowed) = core_affinity::get_core_ids() {
+            let allowed: Vec<usize> = allowed.iter().map(|core| core.id).collect();
+            for core in self.cores.iter().filter(|core| !allowed.contains(core)) {
+                mistakes.push(format!(
+                    "core {core} is not allowed here: use {}",
+                    list_cores(&allowed)
+                ));
+            }
+        }
+        let mut found: Vec<Interface> = Vec::new();
+        for port in self.ports() {
+            match port.find() {
+                Ok(interface) if interface.loopback => {
+                    mistakes.push(format!(
+                        "{port} is a loopback interface: it joins nothing, name another"
+                    ));
+                }
+                Ok(interface) => found.push(interface),
+                Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        if mistakes.is_empty() {
+            Ok(found)
+        } else {
+            Err(mistakes)
+        }
+    }
+
+    /// The settings of the direction between two ports.
+    pub(crate) fn link(&self, from: &PortName, to: &PortName) -> Option<&LinkSettings> {
+        self.links
+            .iter()
+            .rfind(|link| link.from == *from && link.to == *to)
+    }
+}
+
+impl PortName {
+    /// Looks the interface up; says in a sentence why it can't be had, and which there are.
+    pub(crate) fn find(&self) -> Result<Interface, String> {
+        let look =
+            || Ok::<_, std::io::Error>((Interface::find(&self.interface)?, Interface::list()?));
+        let (found, all) = netns::within(self.netns.as_deref(), look)
+            .and_then(|looked| looked)
+            .map_err(|error| format!("{self}: {error}"))?;
+        found.ok_or_else(|| {
+            let names: Vec<String> = all
+                .into_iter()
+                .filter(|other| !other.loopback)
+                .map(|other| other.name)
+                .collect();
+            let names = if names.is_empty() {
+                "none".into()
+            } else {
+                names.join(", ")
+            };
+            format!("{self}: no such interface (there are: {names})")
+        })
+    }
+}
+
+fn range(mistakes: &mut Vec<String>, option: &str, value: usize, min: usize, max: usize) {
+    if !(min..=max).contains(&value) {
+        mistakes.push(format!("{option} {value}: must be {min} to {max}"));
+    }
+}
+
+fn list_cores(cores: &[usize]) -> String {
+    cores
+        .iter()
+        .map(usize::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+impl FromStr for PortName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // An interface name has no colon (dev_valid_name), so the last one ends the namespace.
+        let (netns, interface) = match text.rsplit_once(':') {
+            Some((netns, interface)) => (Some(netns), interface),
+            None => (None, text),
+        };
+        /// IFNAMSIZ, less the terminating zero.
+        const MAX: usize = 15;
+        let valid = !interface.is_empty()
+            && interface.len() <= MAX
+            && !matches!(interface, "." | "..")
+            && !interface.contains(|c: char| c == '/' || c == ',' || c == '>' || c.is_whitespace());
+        if !valid || netns.is_some_and(str::is_empty) {
+            return Err(format!(
+                "port {text:?}: write an interface's name (1 to {MAX} characters), or NAMESPACE:NAME"
+            ));
+        }
+        Ok(Self {
+            netns: netns.map(str::to_owned),
+            interface: interface.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.netns {
+            Some(netns) => write!(f, "{netns}:{}", self.interface),
+            None => f.write_str(&self.interface),
+        }
+    }
+}
+
+impl FromStr for Backend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "packet" => Ok(Self::Packet),
+            _ => Err(format!("back end {text:?}: use auto or packet")),
+        }
+    }
+}
+
+impl FromStr for MacMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "keep" => Ok(Self::Keep),
+            "swap" => Ok(Self::Swap),
+            "update" => Ok(Self::Update),
+            _ => Err(format!("MAC mode {text:?}: use keep, swap or update")),
+        }
+    }
+}
+
+/// `a,b`: two different ports.
+pub(crate) fn parse_pair(text: &str) -> Result<[PortName; 2], String> {
+    let (a, b) = text
+        .split_once(',')
+        .ok_or_else(|| format!("pair {text:?}: write two ports with a comma: A,B"))?;
+    let [a, b]: [PortName; 2] = [a.parse()?, b.parse()?];
+    if a == b {
+        return Err(format!(
+            "pair {text:?}: {a} twice; to send frames back by the same port use --hairpin {a}"
+        ));
+    }
+    Ok([a, b])
+}
+
+/// `PORT=MAC`.
+pub(crate) fn parse_dst_mac(text: &str) -> Result<(PortName, MacAddress), String> {
+    let (port, mac) = text
+        .split_once('=')
+        .ok_or_else(|| format!("--dst-mac {text:?}: write PORT=MAC"))?;
+    Ok((
+        port.parse()?,
+        mac.parse()
+            .map_err(|error| format!("--dst-mac {text:?}: {error}"))?,
+    ))
+}
+
+/// `1,3-5`: cores and ranges of cores.
+pub(crate) fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
+    let bad = || format!("--cores {text:?}: write numbers and ranges with commas: 1,3-5");
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let [first, last] = [first, last].map(|number| number.trim().parse::<usize>().ok());
+        let (Some(first), Some(last)) = (first, last) else {
+            return Err(bad());
+        };
+        // Above it core_affinity would index beyond its CPU set.
+        if first > last || last >= 1024 {
+            return Err(bad());
+        }
+        cores.extend(first..=last);
+    }
+    Ok(cores)
+}
+
+/// `a>b delay 50ms`.
+pub(crate) fn parse_link(text: &str) -> Result<LinkSettings, String> {
+    let bad = || format!("--link {text:?}: write 'A>B delay TIME', e.g. 'r0>r1 delay 50ms'");
+    let mut words = text.split_whitespace();
+    let (from, to) = words
+        .next()
+        .and_then(|ports| ports.split_once('>'))
+        .ok_or_else(bad)?;
+    let (from, to) = (from.parse()?, to.parse()?);
+    let (Some("delay"), Some(delay), None) = (words.next(), words.next(), words.next()) else {
+        return Err(bad());
+    };
+    Ok(LinkSettings {
+        from,
+        to,
+        delay: parse_time(delay).ok_or_else(bad)?,
+    })
+}
+
+/// A time with its unit: `50ms`, `1.5s`, `200us`. At most an hour.
+fn parse_time(text: &str) -> Option<Duration> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let unit = match &text[at..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return None,
+    };
+    let seconds = text[..at].parse::<f64>().ok()? * unit;
+    (0.0..=3600.0)
+        .contains(&seconds)
+        .then(|| Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str) -> PortName {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn ports_parse() {
+        assert_eq!(
+            port("ns1:eth0"),
+            PortName {
+                netns: Some("ns1".into()),
+                interface: "eth0".into()
+            }
+        );
+        assert_eq!(port("/run/netns/x:e").to_string(), "/run/netns/x:e");
+        for bad in ["", "ns:", ":e", "sixteen-letters-", "a b", ".."] {
+            assert!(bad.parse::<PortName>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn pairs_cores_macs_and_links_parse() {
+        assert_eq!(parse_pair("a,b").unwrap(), [port("a"), port("b")]);
+        assert!(parse_pair("a,a").unwrap_err().contains("--hairpin a"));
+        assert!(parse_pair("a").is_err());
+        assert_eq!(parse_cores("1,3-5").unwrap(), [1, 3, 4, 5]);
+        for bad in ["", "a", "3-1", "1-", "1024", "-1"] {
+            assert!(parse_cores(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            parse_dst_mac("a=02:00:00:00:00:07").unwrap().1,
+            MacAddress([2, 0, 0, 0, 0, 7])
+        );
+        assert!(parse_dst_mac("a=02:00").is_err());
+        let link = parse_link("a>b delay 1.5ms").unwrap();
+        assert_eq!(
+            (link.from, link.to, link.delay),
+            (port("a"), port("b"), Duration::from_micros(1500))
+        );
+        for bad in [
+            "a>b",
+            "a>b delay",
+            "a>b delay 5",
+            "a>b delay -5ms",
+            "a>b delay 5ms x",
+            "ab delay 5ms",
+            "a>b delay 5h",
+        ] {
+            assert!(parse_link(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_are_found_at_once() {
+        let config = Config {
+            pairs: vec![[port("a"), port("b")], [port("b"), port("c")]],
+            cores: vec![1, 1],
+            queues: 0,
+            ring: 3,
+            dst_mac: vec![(port("z"), MacAddress::default())],
+            links: vec![parse_link("a>c delay 1ms").unwrap()],
+            ..Config::default()
+        };
+        let mistakes = config.mistakes();
+        for part in [
+            "b is named 2 times",
+            "core 1 is named twice",
+            "--queues 0",
+            "--ring 3",
+            "--dst-mac z",
+            "--mac update",
+            "a>c",
+        ] {
+            assert!(
+                mistakes.iter().any(|mistake| mistake.contains(part)),
+                "{part}: {mistakes:?}"
+            );
+        }
+        assert_eq!(mistakes.len(), 7);
+        assert!(Config::default().mistakes()[0].contains("no ports"));
+    }
+}

@@ -1,0 +1,676 @@
+//! What the kernel says about its network interfaces, by netlink.
+//!
+//! Called by whatever opens a port, by the event loop that waits for links to go up and down, and by `check`. Every
+//! question is asked in the network namespace of the calling thread, a [`Watch`] keeps the one it was opened in.
+//! `/sys/class/net` would not do: it shows the namespace in which it was mounted, whichever one asks.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use crate::wire::ethernet::MacAddress;
+
+/// Longest name of an interface in bytes (`IFNAMSIZ` less its final zero, `include/uapi/linux/if.h`).
+pub const NAME_MAX: usize = 15;
+
+/// One interface, as it was when the kernel was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, which may change.
+    pub name: String,
+    /// Its number, which it keeps until it is removed or leaves its namespace.
+    pub index: u32,
+    /// Its hardware address; zero if it has none of six bytes.
+    pub mac: MacAddress,
+    /// Largest payload of a frame in bytes, without the Ethernet header.
+    pub mtu: u32,
+    /// The kind of a virtual one: `veth`, `bridge`, `tun` …; `None` for hardware and the loopback.
+    pub kind: Option<String>,
+    /// The queueing discipline at its root, `noqueue` for none.
+    pub qdisc: Option<String>,
+    /// Whether it was set up (`IFF_UP`).
+    pub up: bool,
+    /// Whether it has a carrier (`IFF_LOWER_UP`): for veth, whether the peer is up too.
+    pub carrier: bool,
+    /// Whether it is the loopback.
+    pub loopback: bool,
+    /// Whether its frames begin with an Ethernet header; the loopback's do not count.
+    pub ethernet: bool,
+    /// Queues it can receive on.
+    pub rx_queues: u32,
+    /// Queues it can send on.
+    pub tx_queues: u32,
+    /// How many users have asked for promiscuous reception.
+    pub promiscuity: u32,
+    /// The index of the bridge, bond … it belongs to.
+    pub master: Option<u32>,
+    /// The kind of that: `bridge`, `bond` …
+    pub master_kind: Option<String>,
+    /// XDP programs that run on it.
+    pub xdp: Vec<Xdp>,
+}
+
+/// An XDP program on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xdp {
+    /// Where it runs.
+    pub mode: XdpMode,
+    /// The number that `bpftool prog` shows.
+    pub id: u32,
+}
+
+/// Where an XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// In the kernel's stack, after the driver.
+    Generic,
+    /// In the device.
+    Offloaded,
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+            Self::Offloaded => "offloaded",
+        })
+    }
+}
+
+/// An IP address on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The interface's number.
+    pub index: u32,
+    /// The address.
+    pub ip: IpAddr,
+    /// Bits of it that name the network.
+    pub prefix: u8,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix)
+    }
+}
+
+impl Interface {
+    /// All interfaces, in the order of their numbers.
+    pub fn list() -> io::Result<Vec<Self>> {
+        let messages = ask(
+            &RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            NLM_F_DUMP,
+        )?;
+        let mut interfaces: Vec<_> = messages
+            .into_iter()
+            .filter_map(Self::from_message)
+            .collect();
+        interfaces.sort_by_key(|interface| interface.index);
+        Ok(interfaces)
+    }
+
+    /// The interface of that name, or with that alternative name.
+    pub fn find(name: &str) -> io::Result<Option<Self>> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Ok(None);
+        }
+        let mut request = LinkMessage::default();
+        request.attributes.push(LinkAttribute::IfName(name.into()));
+        Self::first(request)
+    }
+
+    /// The interface of that number.
+    pub fn with_index(index: u32) -> io::Result<Option<Self>> {
+        let mut request = LinkMessage::default();
+        request.header.index = index;
+        Self::first(request)
+    }
+
+    /// The addresses it has now.
+    pub fn addresses(&self) -> io::Result<Vec<Address>> {
+        let messages = ask(
+            &RouteNetlinkMessage::GetAddress(AddressMessage::default()),
+            NLM_F_DUMP,
+        )?;
+        let addresses = messages.into_iter().filter_map(Address::from_message);
+        Ok(addresses
+            .filter(|address| address.index == self.index)
+            .collect())
+    }
+
+    fn first(request: LinkMessage) -> io::Result<Option<Self>> {
+        match ask(&RouteNetlinkMessage::GetLink(request), 0) {
+            Ok(messages) => Ok(messages.into_iter().find_map(Self::from_message)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
+        match message {
+            RouteNetlinkMessage::NewLink(link) if concerns_interface(&link) => {
+                Self::from_link(link)
+            }
+            _ => None,
+        }
+    }
+
+    fn from_link(link: LinkMessage) -> Option<Self> {
+        let flags = link.header.flags;
+        let mut interface = Self {
+            name: String::new(),
+            index: link.header.index,
+            mac: MacAddress::default(),
+            mtu: 0,
+            kind: None,
+            qdisc: None,
+            up: flags.contains(LinkFlags::Up),
+            carrier: flags.contains(LinkFlags::LowerUp),
+            loopback: flags.contains(LinkFlags::Loopback),
+            ethernet: link.header.link_layer_type == LinkLayerType::Ether,
+            rx_queues: 1,
+            tx_queues: 1,
+            promiscuity: 0,
+            master: None,
+            master_kind: None,
+            xdp: Vec::new(),
+        };
+        for attribute in link.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => interface.name = name,
+                LinkAttribute::Address(bytes) => {
+                    interface.mac = bytes.try_into().map(MacAddress).unwrap_or_default();
+                }
+                LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
+                LinkAttribute::Qdisc(qdisc) => interface.qdisc = Some(qdisc),
+                LinkAttribute::NumRxQueues(queues) => interface.rx_queues = queues,
+                LinkAttribute::NumTxQueues(queues) => interface.tx_queues = queues,
+                LinkAttribute::Promiscuity(users) => interface.promiscuity = users,
+                LinkAttribute::Controller(index) => interface.master = Some(index),
+                LinkAttribute::Xdp(attributes) => interface.xdp = Xdp::from_attributes(&attributes),
+                LinkAttribute::LinkInfo(infos) => {
+                    for info in infos {
+                        match info {
+                            LinkInfo::Kind(kind) => interface.kind = Some(kind.to_string()),
+                            LinkInfo::PortKind(kind) => {
+                                interface.master_kind = Some(kind.to_string())
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        (!interface.name.is_empty()).then_some(interface)
+    }
+}
+
+impl Xdp {
+    /// The kernel names each program by its mode, and a lone one by `ProgId` as well (`rtnl_xdp_fill`,
+    /// `net/core/rtnetlink.c`); before 4.20 only the latter.
+    fn from_attributes(attributes: &[LinkXdp]) -> Vec<Self> {
+        let by_mode = attributes.iter().filter_map(|attribute| match *attribute {
+            LinkXdp::DrvProgId(id) => Some((XdpMode::Native, id)),
+            LinkXdp::SkbProgId(id) => Some((XdpMode::Generic, id)),
+            LinkXdp::HwProgId(id) => Some((XdpMode::Offloaded, id)),
+            _ => None,
+        });
+        let mut programs: Vec<_> = by_mode.map(|(mode, id)| Self { mode, id }).collect();
+        if programs.is_empty() {
+            let mode = attributes.iter().find_map(|attribute| match attribute {
+                LinkXdp::Attached(XdpAttached::Driver) => Some(XdpMode::Native),
+                LinkXdp::Attached(XdpAttached::SocketBuffer) => Some(XdpMode::Generic),
+                LinkXdp::Attached(XdpAttached::Hardware) => Some(XdpMode::Offloaded),
+                _ => None,
+            });
+            let id = attributes.iter().find_map(|attribute| match attribute {
+                LinkXdp::ProgId(id) => Some(*id),
+                _ => None,
+            });
+            programs.extend(mode.zip(id).map(|(mode, id)| Self { mode, id }));
+        }
+        programs
+    }
+}
+
+impl Address {
+    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
+        let RouteNetlinkMessage::NewAddress(message) = message else {
+            return None;
+        };
+        // On a point-to-point link `Address` is the other end, and `Local` is ours.
+        let mut ip = None;
+        for attribute in &message.attributes {
+            match *attribute {
+                AddressAttribute::Local(local) => ip = Some(local),
+                AddressAttribute::Address(address) => ip = ip.or(Some(address)),
+                _ => {}
+            }
+        }
+        Some(Self {
+            index: message.header.index,
+            ip: ip?,
+            prefix: message.header.prefix_len,
+        })
+    }
+}
+
+/// Whether a link message tells of an interface as a whole. A bridge speaks of its ports in the same group, also when
+/// one leaves it (family `AF_BRIDGE`), and so do IPv6 (`AF_INET6`) and wireless drivers, whose messages lack the rest.
+fn concerns_interface(link: &LinkMessage) -> bool {
+    let partial = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::Wireless(_));
+    link.header.interface_family == AddressFamily::Unspec && !link.attributes.iter().any(partial)
+}
+
+/// Something that happened to an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It is new, or something about it changed: here is how it is now.
+    Changed(Interface),
+    /// It was removed, or moved to another namespace.
+    Removed {
+        /// Its number.
+        index: u32,
+        /// Its last name.
+        name: String,
+    },
+    /// Events were lost, or could not be understood: list the interfaces again.
+    Lost,
+}
+
+/// News of the interfaces of one namespace, the one that the opening thread was in.
+///
+/// Open it before listing the interfaces, so that nothing is missed in between.
+#[derive(Debug)]
+pub struct Watch {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Watch {
+    /// Starts to watch.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.set_non_blocking(true)?;
+        socket.bind_auto()?;
+        socket.add_membership(libc::RTNLGRP_LINK)?;
+        Ok(Self {
+            socket,
+            buffer: Vec::with_capacity(DATAGRAM_MAX),
+        })
+    }
+
+    /// Takes what has happened since the last call; empty if nothing did. Never waits.
+    pub fn events(&mut self) -> io::Result<Vec<Event>> {
+        let mut events = Vec::new();
+        loop {
+            match receive(&self.socket, &mut self.buffer) {
+                Ok(messages) => events.extend(messages.into_iter().filter_map(Event::from_message)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(events),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    events.push(Event::Lost)
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    events.push(Event::Lost)
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Watch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Event {
+    fn from_message(message: Message) -> Option<Self> {
+        let NetlinkPayload::InnerMessage(message) = message.payload else {
+            return None;
+        };
+        if let RouteNetlinkMessage::DelLink(link) = message {
+            if !concerns_interface(&link) {
+                return None;
+            }
+            let interface = Interface::from_link(link)?;
+            return Some(Self::Removed {
+                index: interface.index,
+                name: interface.name,
+            });
+        }
+        Interface::from_message(message).map(Self::Changed)
+    }
+}
+
+type Message = NetlinkMessage<RouteNetlinkMessage>;
+
+/// The kernel fills datagrams of a dump up to 32 KiB (`netlink_recvmsg`, `net/netlink/af_netlink.c`).
+const DATAGRAM_MAX: usize = 64 << 10;
+
+/// How often a dump is begun anew because something changed under it.
+const DUMP_ATTEMPTS: usize = 8;
+
+/// Asks the kernel one question.
+fn ask(question: &RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    for _ in 0..DUMP_ATTEMPTS {
+        if let Some(answer) = ask_once(question, flags)? {
+            return Ok(answer);
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::Interrupted,
+        "the interfaces change faster than they can be listed",
+    ))
+}
+
+/// The answer; `None` if something changed while the kernel put it together.
+fn ask_once(
+    question: &RouteNetlinkMessage,
+    flags: u16,
+) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | flags;
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(question.clone()));
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+
+    let mut buffer = Vec::with_capacity(DATAGRAM_MAX);
+    let mut answers = Vec::new();
+    let mut consistent = true;
+    loop {
+        for message in receive(&socket, &mut buffer)? {
+            consistent &= message.header.flags & NLM_F_DUMP_INTR == 0;
+            match message.payload {
+                NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                NetlinkPayload::Done(done) if done.code < 0 => {
+                    return Err(io::Error::from_raw_os_error(-done.code));
+                }
+                NetlinkPayload::Done(_) | NetlinkPayload::Error(_) => {
+                    return Ok(consistent.then_some(answers));
+                }
+                _ => {}
+            }
+        }
+        // Only a dump ends with a message that says so.
+        if flags & NLM_F_DUMP == 0 && !answers.is_empty() {
+            return Ok(Some(answers));
+        }
+    }
+}
+
+/// Reads one datagram and takes it apart.
+fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Vec<Message>> {
+    buffer.clear();
+    let length = loop {
+        match socket.recv(buffer, libc::MSG_TRUNC) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => break result?,
+        }
+    };
+    let invalid =
+        |text: String| io::Error::new(io::ErrorKind::InvalidData, format!("netlink: {text}"));
+    if length > buffer.len() {
+        return Err(invalid(format!(
+            "a datagram of {length} bytes, longer than any expected"
+        )));
+    }
+    let mut messages = Vec::new();
+    let mut rest = buffer.as_slice();
+    while !rest.is_empty() {
+        let message = Message::deserialize(rest).map_err(|error| invalid(error.to_string()))?;
+        let length = (message.header.length as usize).next_multiple_of(4);
+        rest = rest.get(length.max(4)..).unwrap_or_default();
+        messages.push(message);
+    }
+    Ok(messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::sys::netns::{self, testing::Namespace};
+
+    fn inside<T: Send>(namespace: &Namespace, work: impl FnOnce() -> io::Result<T> + Send) -> T {
+        netns::within(Some(&namespace.name), work).unwrap().unwrap()
+    }
+
+    /// Collects events until one is as wanted, for at most two seconds.
+    fn wait_for(watch: &mut Watch, wanted: impl Fn(&Event) -> bool) -> Event {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let mut seen = Vec::new();
+        while Instant::now() < deadline {
+            for event in watch.events().unwrap() {
+                if wanted(&event) {
+                    return event;
+                }
+                seen.push(event);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("not among {seen:#?}");
+    }
+
+    #[test]
+    fn the_loopback_is_found_and_listed() {
+        let found = Interface::find("lo").unwrap().unwrap();
+        assert!(found.loopback && !found.ethernet);
+        assert_eq!(found.index, 1);
+        assert!(found.mtu >= 1280);
+        assert_eq!(Interface::with_index(1).unwrap().unwrap().name, "lo");
+        let listed = Interface::list().unwrap();
+        assert!(listed.is_sorted_by_key(|interface| interface.index));
+        assert_eq!(listed[0].name, "lo");
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_found() {
+        for name in ["", "no-such-one", "a-name-much-too-long-for-one"] {
+            assert_eq!(Interface::find(name).unwrap(), None, "{name}");
+        }
+        assert_eq!(Interface::with_index(1 << 30).unwrap(), None);
+    }
+
+    #[test]
+    fn a_veth_is_described() {
+        let Some(namespace) = Namespace::make("veth") else {
+            return;
+        };
+        namespace.ip(
+            "link add name va address 02:00:00:00:00:0a mtu 9000 numtxqueues 2 numrxqueues 3 type veth peer name vb",
+        );
+        namespace.ip("address add 192.0.2.1/24 dev va");
+        namespace.ip("address add 2001:db8::1/64 dev va nodad");
+        let (a, addresses) = inside(&namespace, || {
+            let a = Interface::find("va")?.expect("just made");
+            let addresses = a.addresses()?;
+            Ok((a, addresses))
+        });
+        assert_eq!(a.name, "va");
+        assert_eq!(a.mac, MacAddress([2, 0, 0, 0, 0, 0x0a]));
+        assert_eq!((a.mtu, a.tx_queues, a.rx_queues), (9000, 2, 3));
+        assert_eq!(a.kind.as_deref(), Some("veth"));
+        assert!(a.ethernet && !a.loopback && !a.up && !a.carrier);
+        assert_eq!((a.promiscuity, a.master, a.xdp.len()), (0, None, 0));
+        let texts: Vec<_> = addresses.iter().map(Address::to_string).collect();
+        assert!(
+            texts.contains(&"192.0.2.1/24".into()) && texts.contains(&"2001:db8::1/64".into()),
+            "{texts:?}"
+        );
+
+        namespace.ip("link set va up");
+        let a = inside(&namespace, || Interface::find("va")).unwrap();
+        assert!(a.up && !a.carrier);
+        assert_eq!(a.qdisc.as_deref(), Some("noqueue"));
+        namespace.ip("link set vb up");
+        assert!(
+            inside(&namespace, || Interface::find("va"))
+                .unwrap()
+                .carrier
+        );
+        // The caller's own namespace knows nothing of it.
+        assert!(
+            Interface::list()
+                .unwrap()
+                .iter()
+                .all(|interface| interface.mac != a.mac)
+        );
+    }
+
+    #[test]
+    fn a_bridge_port_names_its_master() {
+        let Some(namespace) = Namespace::make("port") else {
+            return;
+        };
+        namespace.ip("link add name va type veth peer name vb");
+        namespace.ip("link add name br type bridge");
+        let mut watch = inside(&namespace, Watch::open);
+        namespace.ip("link set va master br");
+        let (a, bridge) = inside(&namespace, || {
+            Ok((Interface::find("va")?, Interface::find("br")?))
+        });
+        let (a, bridge) = (a.unwrap(), bridge.unwrap());
+        assert_eq!(bridge.kind.as_deref(), Some("bridge"));
+        assert_eq!(
+            (a.master, a.master_kind.as_deref()),
+            (Some(bridge.index), Some("bridge"))
+        );
+        assert_eq!(a.promiscuity, 1);
+        // A port that leaves its bridge is not removed, though the bridge says something like it.
+        namespace.ip("link set va nomaster");
+        namespace.ip("link set va mtu 1400");
+        wait_for(&mut watch, |event| {
+            assert!(!matches!(event, Event::Removed { .. }), "{event:?}");
+            matches!(event, Event::Changed(a) if a.name == "va" && a.mtu == 1400 && a.master.is_none())
+        });
+    }
+
+    #[test]
+    fn a_watch_sees_what_happens_in_its_namespace() {
+        let Some(namespace) = Namespace::make("watch") else {
+            return;
+        };
+        let mut watch = inside(&namespace, Watch::open);
+        assert_eq!(watch.events().unwrap(), []);
+        namespace.ip("link add name va type veth peer name vb");
+        let made = wait_for(
+            &mut watch,
+            |event| matches!(event, Event::Changed(a) if a.name == "va"),
+        );
+        let Event::Changed(made) = made else {
+            unreachable!()
+        };
+        namespace.ip("link set va up");
+        namespace.ip("link set vb up");
+        wait_for(
+            &mut watch,
+            |event| matches!(event, Event::Changed(a) if a.name == "va" && a.up && a.carrier),
+        );
+        namespace.ip("link set vb down");
+        wait_for(
+            &mut watch,
+            |event| matches!(event, Event::Changed(a) if a.name == "va" && a.up && !a.carrier),
+        );
+        namespace.ip("link del va");
+        let gone = Event::Removed {
+            index: made.index,
+            name: "va".into(),
+        };
+        assert_eq!(wait_for(&mut watch, |event| *event == gone), gone);
+    }
+
+    #[test]
+    fn moving_away_is_removal() {
+        let Some(namespace) = Namespace::make("from") else {
+            return;
+        };
+        let Some(other) = Namespace::make("to") else {
+            return;
+        };
+        namespace.ip("link add name va type veth peer name vb");
+        let mut watch = inside(&namespace, Watch::open);
+        namespace.ip(&format!("link set va netns {}", other.name));
+        wait_for(
+            &mut watch,
+            |event| matches!(event, Event::Removed { name, .. } if name == "va"),
+        );
+    }
+
+    #[test]
+    fn an_overrun_is_reported() {
+        let Some(namespace) = Namespace::make("lost") else {
+            return;
+        };
+        let mut watch = inside(&namespace, Watch::open);
+        watch.socket.set_rx_buf_sz(1_u32).unwrap();
+        for mtu in 1300..1320 {
+            namespace.ip(&format!("link set lo mtu {mtu}"));
+        }
+        let events = watch.events().unwrap();
+        assert!(events.contains(&Event::Lost), "{events:?}");
+        // It goes on afterwards.
+        namespace.ip("link set lo mtu 1400");
+        wait_for(
+            &mut watch,
+            |event| matches!(event, Event::Changed(lo) if lo.mtu == 1400),
+        );
+    }
+
+    #[test]
+    fn programs_are_told_by_mode() {
+        let lone = [
+            LinkXdp::Attached(XdpAttached::SocketBuffer),
+            LinkXdp::ProgId(7),
+            LinkXdp::SkbProgId(7),
+        ];
+        assert_eq!(
+            Xdp::from_attributes(&lone),
+            [Xdp {
+                mode: XdpMode::Generic,
+                id: 7
+            }]
+        );
+        let old = [LinkXdp::Attached(XdpAttached::Driver), LinkXdp::ProgId(8)];
+        assert_eq!(
+            Xdp::from_attributes(&old),
+            [Xdp {
+                mode: XdpMode::Native,
+                id: 8
+            }]
+        );
+        assert_eq!(
+            Xdp::from_attributes(&[LinkXdp::Attached(XdpAttached::None)]),
+            []
+        );
+    }
+}

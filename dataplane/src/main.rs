@@ -1,0 +1,71 @@
+//! The program: parse, start, wait, print.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+use l2relay::{
+    cli::{Cli, Command, RunArgs},
+    control::{self, Wait},
+    error::Error,
+    relay::Relay,
+    snapshot::Snapshot,
+};
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run(&args),
+    };
+    match result {
+        Ok(status) => status,
+        Err(error) => {
+            let text = error.to_string();
+            text.lines().for_each(|line| eprintln!("l2relay: {line}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &RunArgs) -> Result<ExitCode, Error> {
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_target(false)
+        .without_time()
+        .init();
+    let (config, interval) = args.settings()?;
+    // Signals are blocked before any thread starts, so that every thread leaves them to us.
+    let mut control = control::Control::new(interval)?;
+    let relay = Relay::start(config)?;
+    relay.describe().iter().for_each(|line| eprintln!("{line}"));
+    eprintln!("ready");
+    let mut before: Option<Snapshot> = None;
+    loop {
+        match control.wait()? {
+            Wait::Stop => break,
+            Wait::Show => {
+                let mut now = relay.snapshot();
+                if let Some(before) = &before {
+                    now = now.since(before);
+                }
+                print(&now, args.json);
+                before = Some(now);
+            }
+        }
+    }
+    print(&relay.stop(), args.json);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Nobody may be reading any more: that is no reason to stop relaying.
+fn print(snapshot: &Snapshot, json: bool) {
+    let text = if json {
+        serde_json::to_string(snapshot)
+            .unwrap_or_else(|error| format!("{{\"error\":{:?}}}", error.to_string()))
+    } else {
+        snapshot.to_string()
+    };
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}

@@ -1,0 +1,334 @@
+//! A lane's share of memory: a free list over equal buffers, in two sizes.
+//!
+//! Small buffers hold ordinary frames, large ones a 64 KiB super-frame or a jumbo frame, so that not every buffer needs
+//! 68 KiB. One lane owns the pool, so nothing is locked. Taking and giving back are a pop and a push.
+
+#![allow(unsafe_code)]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use super::{Frame, Meta, Region};
+
+/// Bytes kept free in front of a frame, so that tags and headers can be put before it.
+pub const HEADROOM: usize = 64;
+/// The longest frame a small buffer holds, in bytes.
+pub const SMALL_FRAME: usize = SMALL_STRIDE - HEADROOM;
+/// The longest frame a large buffer holds, in bytes: a 64 KiB packet with its headers and tags fits.
+pub const LARGE_FRAME: usize = LARGE_STRIDE - HEADROOM;
+
+const SMALL_STRIDE: usize = 2048;
+const LARGE_STRIDE: usize = 68 * 1024;
+
+/// How many buffers a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolSize {
+    /// Buffers for frames of up to [`SMALL_FRAME`] bytes.
+    pub small: usize,
+    /// Buffers for frames of up to [`LARGE_FRAME`] bytes.
+    pub large: usize,
+}
+
+impl PoolSize {
+    /// Bytes of memory that such a pool needs.
+    pub fn bytes(&self) -> usize {
+        self.small * SMALL_STRIDE + self.large * LARGE_STRIDE
+    }
+}
+
+/// A free list of buffers in a [`Region`].
+pub struct FramePool {
+    /// Keeps the memory mapped for as long as the pool points into it.
+    region: Arc<Region>,
+    /// Offset of the pool in its region, in bytes.
+    start: usize,
+    size: PoolSize,
+    tag: u32,
+    free_small: Vec<u32>,
+    free_large: Vec<u32>,
+    meta: Vec<Meta>,
+}
+
+impl FramePool {
+    /// Takes `size.bytes()` bytes of `region` from `start` on.
+    ///
+    /// No two pools may share bytes of a region; [`FramePool::split`] sees to that.
+    fn new(region: Arc<Region>, start: usize, size: PoolSize) -> Self {
+        static TAG: AtomicU32 = AtomicU32::new(0);
+        let (small, large) = (size.small as u32, size.large as u32);
+        Self {
+            region,
+            start,
+            size,
+            tag: TAG.fetch_add(1, Ordering::Relaxed),
+            // Last in, first out: the buffer that was used last is still in the cache.
+            free_small: (0..small).rev().collect(),
+            free_large: (small..small + large).rev().collect(),
+            meta: vec![Meta::default(); size.small + size.large],
+        }
+    }
+
+    /// Divides a region into as many pools of one size as are wanted.
+    ///
+    /// # Panics
+    /// If the region is shorter than `count` pools.
+    pub fn split(region: Region, size: PoolSize, count: usize) -> Vec<Self> {
+        assert!(
+            region.len() >= size.bytes() * count,
+            "region too short for its pools"
+        );
+        let region = Arc::new(region);
+        (0..count)
+            .map(|i| Self::new(Arc::clone(&region), i * size.bytes(), size))
+            .collect()
+    }
+
+    /// A pool on ordinary pages of its own, for tests and examples.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn ordinary(size: PoolSize) -> crate::error::Result<Self> {
+        let region = Region::map(size.bytes(), super::HugePages::Off)?;
+        Ok(Self::new(Arc::new(region), 0, size))
+    }
+
+    /// Takes a buffer for a frame of `len` bytes. Its bytes are those of an earlier frame, or zero.
+    ///
+    /// `None` if no buffer of that size is free, or `len` is above [`LARGE_FRAME`].
+    #[inline]
+    pub fn alloc(&mut self, len: usize) -> Option<Frame> {
+        let index = if len <= SMALL_FRAME {
+            self.free_small.pop()?
+        } else if len <= LARGE_FRAME {
+            self.free_large.pop()?
+        } else {
+            return None;
+        };
+        self.meta[index as usize] = Meta {
+            offset: HEADROOM as u32,
+            len: len as u32,
+            segments: 1,
+            ..Meta::default()
+        };
+        Some(Frame {
+            index,
+            pool: self.tag,
+        })
+    }
+
+    /// Takes a buffer and copies `bytes` into it.
+    pub fn alloc_copy(&mut self, bytes: &[u8]) -> Option<Frame> {
+        let frame = self.alloc(bytes.len())?;
+        self.bytes_mut(&frame).copy_from_slice(bytes);
+        Some(frame)
+    }
+
+    /// Gives a buffer back.
+    #[inline]
+    pub fn free(&mut self, frame: Frame) {
+        debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
+        if (frame.index as usize) < self.size.small {
+            self.free_small.push(frame.index);
+        } else {
+            self.free_large.push(frame.index);
+        }
+    }
+
+    /// The bytes of a frame.
+    #[inline]
+    pub fn bytes(&self, frame: &Frame) -> &[u8] {
+        let (at, len) = self.locate(frame);
+        // SAFETY: invariant EXCLUSIVE (docs/architecture.md): `locate` keeps the range inside this pool's share of the
+        // region, which lives as long as `self`; the share is written through `&mut self` alone.
+        unsafe { std::slice::from_raw_parts(self.region.mapping.as_ptr().add(at), len) }
+    }
+
+    /// The bytes of a frame, to be edited.
+    #[inline]
+    pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
+        let (at, len) = self.locate(frame);
+        // SAFETY: invariant EXCLUSIVE, as in `bytes`; `&mut self` excludes every other reference into the share.
+        unsafe { std::slice::from_raw_parts_mut(self.region.mapping.as_ptr().add(at), len) }
+    }
+
+    /// Length of a frame in bytes.
+    #[inline]
+    pub fn len(&self, frame: &Frame) -> usize {
+        self.meta[frame.index as usize].len as usize
+    }
+
+    /// What is known about a frame.
+    #[inline]
+    pub fn meta(&self, frame: &Frame) -> &Meta {
+        &self.meta[frame.index as usize]
+    }
+
+    /// What is known about a frame, to be changed.
+    #[inline]
+    pub fn meta_mut(&mut self, frame: &Frame) -> &mut Meta {
+        &mut self.meta[frame.index as usize]
+    }
+
+    /// Cuts a frame to its first `len` bytes; a longer `len` changes nothing.
+    pub fn truncate(&mut self, frame: &Frame, len: usize) {
+        let meta = self.meta_mut(frame);
+        meta.len = meta.len.min(len as u32);
+    }
+
+    /// Puts `bytes` in between a frame's first `at` bytes and the rest, into the headroom.
+    ///
+    /// Returns `false`, and changes nothing, if the headroom is too small or the frame shorter than `at`.
+    pub fn insert(&mut self, frame: &Frame, at: usize, bytes: &[u8]) -> bool {
+        let meta = self.meta_mut(frame);
+        if meta.offset < bytes.len() as u32 || (meta.len as usize) < at {
+            return false;
+        }
+        meta.offset -= bytes.len() as u32;
+        meta.len += bytes.len() as u32;
+        let all = self.bytes_mut(frame);
+        all.copy_within(bytes.len()..bytes.len() + at, 0);
+        all[at..at + bytes.len()].copy_from_slice(bytes);
+        true
+    }
+
+    /// Buffers that are free for frames of `len` bytes.
+    #[inline]
+    pub fn available(&self, len: usize) -> usize {
+        if len <= SMALL_FRAME {
+            self.free_small.len()
+        } else {
+            self.free_large.len()
+        }
+    }
+
+    /// How many buffers the pool has.
+    pub fn size(&self) -> PoolSize {
+        self.size
+    }
+
+    /// Buffers that are somewhere else than in the pool.
+    pub fn outstanding(&self) -> usize {
+        self.size.small + self.size.large - self.free_small.len() - self.free_large.len()
+    }
+
+    /// Where a frame's bytes are: offset in the region, and length. Always inside this pool's share.
+    #[inline]
+    fn locate(&self, frame: &Frame) -> (usize, usize) {
+        debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
+        let index = frame.index as usize;
+        // The index of a foreign frame can be out of range: this panics then, and never reads beyond.
+        let meta = &self.meta[index];
+        let base = if index < self.size.small {
+            index * SMALL_STRIDE
+        } else {
+            self.size.small * SMALL_STRIDE + (index - self.size.small) * LARGE_STRIDE
+        };
+        // offset + len never exceeds the stride: `alloc` sets both within it, `truncate` only shrinks, `insert` moves
+        // the start forward into the headroom by as much as it lengthens.
+        (self.start + base + meta.offset as usize, meta.len as usize)
+    }
+}
+
+impl std::fmt::Debug for FramePool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "FramePool({:?}, {} outstanding)",
+            self.size,
+            self.outstanding()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZE: PoolSize = PoolSize { small: 8, large: 2 };
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Alloc(usize, u8),
+        Free(usize),
+        Insert(usize, usize, usize),
+        Truncate(usize, usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (prop_oneof![0..SMALL_FRAME + 1, 0..LARGE_FRAME + 10], any::<u8>()).prop_map(|(l, b)| Step::Alloc(l, b)),
+            2 => any::<usize>().prop_map(Step::Free),
+            1 => (any::<usize>(), 0usize..40, 0usize..80).prop_map(|(f, a, n)| Step::Insert(f, a, n)),
+            1 => (any::<usize>(), 0usize..3000).prop_map(|(f, l)| Step::Truncate(f, l)),
+        ]
+    }
+
+    proptest! {
+        /// Against a model: a list of byte vectors. No frame ever sees another's bytes.
+        #[test]
+        fn behaves_like_a_list_of_vectors(steps in prop::collection::vec(step(), 1..80)) {
+            let mut pool = FramePool::ordinary(SIZE).unwrap();
+            let mut model: Vec<(Frame, Vec<u8>)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Alloc(len, byte) => {
+                        let free = if len <= LARGE_FRAME { pool.available(len) } else { 0 };
+                        match pool.alloc(len) {
+                            Some(frame) => {
+                                prop_assert!(free > 0);
+                                pool.bytes_mut(&frame).fill(byte);
+                                model.push((frame, vec![byte; len]));
+                            }
+                            None => prop_assert_eq!(free, 0),
+                        }
+                    }
+                    Step::Free(i) if !model.is_empty() => {
+                        let (frame, _) = model.swap_remove(i % model.len());
+                        pool.free(frame);
+                    }
+                    Step::Insert(i, at, n) if !model.is_empty() => {
+                        let i = i % model.len();
+                        let tag: Vec<u8> = (0..n as u8).collect();
+                        let (frame, bytes) = &mut model[i];
+                        if pool.insert(frame, at, &tag) {
+                            bytes.splice(at..at, tag);
+                        } else {
+                            prop_assert!(at > bytes.len() || n > 0);
+                        }
+                    }
+                    Step::Truncate(i, len) if !model.is_empty() => {
+                        let i = i % model.len();
+                        pool.truncate(&model[i].0, len);
+                        model[i].1.truncate(len);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(pool.outstanding(), model.len());
+                for (frame, bytes) in &model {
+                    prop_assert_eq!(pool.bytes(frame), &bytes[..]);
+                }
+            }
+            for (frame, _) in model.drain(..) {
+                pool.free(frame);
+            }
+            prop_assert_eq!(pool.outstanding(), 0);
+        }
+    }
+
+    #[test]
+    fn pools_of_a_region_do_not_overlap() {
+        let region = Region::map(SIZE.bytes() * 2, super::super::HugePages::Off).unwrap();
+        let mut pools = FramePool::split(region, SIZE, 2);
+        let (mut b, mut a) = (pools.pop().unwrap(), pools.pop().unwrap());
+        let last: Vec<Frame> = std::iter::from_fn(|| a.alloc(LARGE_FRAME)).collect();
+        let first: Vec<Frame> = std::iter::from_fn(|| b.alloc(SMALL_FRAME)).collect();
+        last.iter().for_each(|f| a.bytes_mut(f).fill(1));
+        first.iter().for_each(|f| b.bytes_mut(f).fill(2));
+        assert!(last.iter().all(|f| a.bytes(f).iter().all(|&x| x == 1)));
+        last.into_iter().for_each(|f| a.free(f));
+        first.into_iter().for_each(|f| b.free(f));
+    }
+}

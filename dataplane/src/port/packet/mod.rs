@@ -1,0 +1,81 @@
+//! The `packet` back end: AF_PACKET.
+//!
+//! Frames travel with their virtio header, which says what is left to do for their checksum and segmentation: so TCP
+//! super-frames of 64 KiB cross whole, and nobody runs `ethtool`. Reception is by a TPACKET_V2 ring; transmission by a
+//! ring for plain frames and a second socket for the others (see docs/decisions). CAP_NET_RAW is all it needs.
+
+mod rx;
+mod tx;
+
+use std::{io, sync::Arc};
+
+pub use rx::PacketRx;
+pub use tx::PacketTx;
+
+use super::Link;
+use crate::{
+    error::{Error, Result},
+    interface::Interface,
+    memory::SMALL_FRAME,
+    sys::packet::PacketSocket,
+};
+
+/// How to open a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Slots of each ring.
+    pub ring: usize,
+    /// Receive frames for every address, not just the interface's own.
+    pub promiscuous: bool,
+    /// Send through the interface's qdisc, so that shaping and netem on it act.
+    pub qdisc: bool,
+    /// Receive and transmit queues, each for one lane; frames are spread over them by flow.
+    pub queues: usize,
+}
+
+/// Opens the queues of a port, in the calling thread's network namespace.
+///
+/// # Errors
+/// No permission, the interface is gone, or memory for the rings is short.
+pub fn open(
+    interface: &Interface,
+    link: &Arc<Link>,
+    settings: &Settings,
+) -> Result<Vec<(PacketRx, PacketTx)>> {
+    // A qdisc other than noqueue may reorder or hold what takes the other path: then everything takes this one.
+    let one_path = settings.qdisc
+        || interface
+            .qdisc
+            .as_deref()
+            .is_some_and(|qdisc| qdisc != "noqueue");
+    let mut group = None;
+    (0..settings.queues)
+        .map(|_| {
+            let rx = PacketRx::open(interface.index, settings, &mut group)?;
+            let tx = PacketTx::open(interface.index, settings, one_path, Arc::clone(link))?;
+            Ok((rx, tx))
+        })
+        .collect::<io::Result<_>>()
+        .map_err(|error| refused(interface, error))
+}
+
+fn refused(interface: &Interface, error: io::Error) -> Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "run as root or give it CAP_NET_RAW: setcap cap_net_raw+ep l2relay"
+        }
+        Some(libc::ENOMEM | libc::ENOBUFS) => "lower --ring, or give the kernel more memory",
+        Some(libc::ENODEV | libc::ENXIO) => "the interface went away: create it again",
+        Some(libc::EAFNOSUPPORT | libc::ENOPROTOOPT) => {
+            "this kernel lacks AF_PACKET (CONFIG_PACKET)"
+        }
+        _ => "",
+    };
+    Error::system("open a packet socket on", &interface.name, error, remedy)
+}
+
+/// Bytes of socket buffer to ask for: a few hundred super-frames.
+const SOCKET_BUFFER: i32 = 16 << 20;
+/// Bytes of a slot, for frames of up to [`SMALL_FRAME`] bytes and the kernel's headers before them.
+const SLOT: usize = 2048 + 128;
+const _: () = assert!(SLOT.is_multiple_of(16) && SLOT >= SMALL_FRAME + 128);

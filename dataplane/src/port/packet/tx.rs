@@ -1,0 +1,299 @@
+//! Sending: a ring for plain frames, and a second socket for super-frames and frames too long for a slot.
+//!
+//! The ring is the cheaper way, but takes no super-frames safely (past the qdisc nobody splits them for a device that
+//! can't), and a socket that owns a ring can't send any other way. Frames never overtake each other: one path is used
+//! only when the other is empty.
+
+use std::{collections::VecDeque, io, sync::Arc};
+
+use super::{PacketSocket, SLOT, SOCKET_BUFFER, Settings};
+use crate::{
+    burst::Burst,
+    cut::Cutter,
+    lane::Turn,
+    memory::{Frame, FramePool, Offload},
+    port::{Link, TxQueue},
+    stats::Reason,
+    sys::{
+        packet::{Receive, SendBatch},
+        ring::TxRing,
+    },
+    wire::{ethernet, segment},
+};
+
+/// The transmit half of a port.
+pub struct PacketTx {
+    queue: Queue,
+    cutter: Cutter,
+    ring: Option<(PacketSocket, TxRing)>,
+    plain: PacketSocket,
+    batch: SendBatch,
+    link: Arc<Link>,
+    patience: Patience,
+}
+
+/// Frames that are in neither path yet, in order.
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Frame>,
+    /// Packets that these frames stand for.
+    packets: u64,
+}
+
+impl Queue {
+    #[inline]
+    fn push(&mut self, frame: Frame, pool: &FramePool) {
+        self.packets += u64::from(pool.meta(&frame).segments);
+        self.frames.push_back(frame);
+    }
+
+    #[inline]
+    fn pop(&mut self, pool: &FramePool) -> Option<Frame> {
+        let frame = self.frames.pop_front()?;
+        self.packets -= u64::from(pool.meta(&frame).segments);
+        Some(frame)
+    }
+}
+
+/// What a refusal means for the frames that wait.
+enum Refusal {
+    /// Try again later.
+    Wait,
+    /// Never this frame; the next may do.
+    Frame(Reason),
+    /// None of them: the link is down.
+    All,
+}
+
+impl PacketTx {
+    pub(super) fn open(
+        index: u32,
+        settings: &Settings,
+        one_path: bool,
+        link: Arc<Link>,
+    ) -> io::Result<Self> {
+        let plain = PacketSocket::open(index)?;
+        plain.set_vnet_hdr()?;
+        plain.send_buffer(SOCKET_BUFFER)?;
+        plain.bind(Receive::Nothing)?;
+        let ring = if one_path {
+            None
+        } else {
+            Some(Self::open_ring(index, settings)?)
+        };
+        let (queue, cutter, batch) = (Queue::default(), Cutter::default(), SendBatch::new());
+        Ok(Self {
+            queue,
+            cutter,
+            ring,
+            plain,
+            batch,
+            link,
+            patience: Patience::default(),
+        })
+    }
+
+    fn open_ring(index: u32, settings: &Settings) -> io::Result<(PacketSocket, TxRing)> {
+        let socket = PacketSocket::open(index)?;
+        socket.set_vnet_hdr()?;
+        socket.bypass_qdisc()?;
+        socket.send_buffer(SOCKET_BUFFER)?;
+        let ring = socket.tx_ring(settings.ring, SLOT)?;
+        socket.bind(Receive::Nothing)?;
+        Ok((socket, ring))
+    }
+
+    /// Takes a burst into the queue: less what can never be sent, and with those super-frames cut that the kernel would
+    /// cut wrongly, because the virtio header has no words for tunnels.
+    fn accept(&mut self, burst: &mut Burst, turn: &mut Turn) {
+        let max_frame = self.link.mtu() + ethernet::HEADER_LEN;
+        for frame in burst.drain() {
+            let (bytes, offload) = (turn.pool.bytes(&frame), turn.pool.meta(&frame).offload);
+            if offload.is_gso() {
+                match offload.gso() {
+                    Some(gso) if !segment::needs_software_gso(bytes, gso) => {
+                        self.queue.push(frame, turn.pool)
+                    }
+                    _ => self
+                        .cutter
+                        .cut(frame, turn, |frame, pool| self.queue.push(frame, pool)),
+                }
+            } else if bytes.len() > max_frame && bytes.len() > max_frame + tags(bytes) {
+                turn.discard(frame, Reason::Oversize);
+            } else {
+                self.queue.push(frame, turn.pool);
+            }
+        }
+    }
+
+    /// Moves plain frames from the head of the queue to the ring, and has the kernel send them.
+    fn send_by_ring(&mut self, turn: &mut Turn) {
+        let Some((socket, ring)) = &mut self.ring else {
+            return;
+        };
+        while let Some(frame) = self
+            .queue
+            .frames
+            .front()
+            .filter(|frame| is_plain(turn.pool, frame, ring.max_frame()))
+        {
+            let bytes = turn.pool.bytes(frame);
+            // With the whole frame counted as header, the kernel copies it into one piece. Otherwise the payload would be
+            // page fragments, which veth must copy again (382 -> 506 kpps), and which we could overwrite too soon.
+            let offload = Offload {
+                hdr_len: bytes.len() as u16,
+                ..turn.pool.meta(frame).offload
+            };
+            if !ring.push(offload, bytes) {
+                break;
+            }
+            if let Some(frame) = self.queue.pop(turn.pool) {
+                turn.pool.free(frame);
+            }
+        }
+        while ring.pending() > 0 {
+            let before = ring.pending();
+            let result = socket.kick();
+            ring.settle(|len| turn.tally.sent(1, len));
+            if ring.pending() < before {
+                self.patience.reward();
+            }
+            match result.map_err(|error| self.patience.judge(&error, turn.now_ns)) {
+                Ok(()) | Err(Refusal::Wait) => return,
+                Err(Refusal::Frame(reason)) => {
+                    if ring.drop_first() {
+                        turn.tally.dropped[reason as usize] += 1;
+                    }
+                }
+                Err(Refusal::All) => return self.drop_all(turn, Reason::LinkDown),
+            }
+        }
+    }
+
+    /// Sends the frames at the head of the queue that the ring can't take.
+    fn send_by_socket(&mut self, turn: &mut Turn) {
+        let max_frame = self.ring.as_ref().map_or(0, |(_, ring)| ring.max_frame());
+        loop {
+            let pool = &*turn.pool;
+            let frames = self
+                .queue
+                .frames
+                .iter()
+                .take_while(|frame| !is_plain(pool, frame, max_frame));
+            let (sent, error) = self.plain.send(
+                &mut self.batch,
+                frames.map(|frame| (pool.meta(frame).offload, pool.bytes(frame))),
+            );
+            if sent == 0 && error.is_none() {
+                return;
+            }
+            for _ in 0..sent {
+                let Some(frame) = self.queue.pop(turn.pool) else {
+                    break;
+                };
+                turn.tally
+                    .sent(turn.pool.meta(&frame).segments, turn.pool.len(&frame));
+                turn.pool.free(frame);
+                self.patience.reward();
+            }
+            match error.map(|error| self.patience.judge(&error, turn.now_ns)) {
+                None => {}
+                Some(Refusal::Wait) => return,
+                Some(Refusal::Frame(reason)) => {
+                    if let Some(frame) = self.queue.pop(turn.pool) {
+                        turn.discard(frame, reason);
+                    }
+                }
+                Some(Refusal::All) => return self.drop_all(turn, Reason::LinkDown),
+            }
+        }
+    }
+
+    fn drop_all(&mut self, turn: &mut Turn, reason: Reason) {
+        if let Some((_, ring)) = &mut self.ring {
+            turn.tally.dropped[reason as usize] += ring.reclaim() as u64;
+        }
+        while let Some(frame) = self.queue.pop(turn.pool) {
+            turn.discard(frame, reason);
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.ring.as_ref().map_or(0, |(_, ring)| ring.pending())
+    }
+}
+
+impl TxQueue for PacketTx {
+    fn room(&mut self) -> usize {
+        Burst::MAX.saturating_sub(self.queue.frames.len() + self.pending())
+    }
+
+    fn tx_burst(&mut self, burst: &mut Burst, turn: &mut Turn) {
+        self.accept(burst, turn);
+        if !self.link.is_up() {
+            return self.drop_all(turn, Reason::LinkDown);
+        }
+        loop {
+            let before = self.queue.frames.len();
+            self.send_by_ring(turn);
+            if self.pending() == 0 {
+                self.send_by_socket(turn);
+            }
+            if self.queue.frames.is_empty() || self.queue.frames.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.pending() as u64 + self.queue.packets
+    }
+
+    fn abandon(&mut self, turn: &mut Turn) {
+        self.drop_all(turn, Reason::Stopped);
+    }
+}
+
+/// How long to go on offering a frame that the device drops.
+///
+/// `ENOBUFS` means that the device dropped a copy: because its peer's queue is full (then the next try succeeds), or
+/// because this frame never goes (the peer is down or its MTU smaller). So: patience for the first, none for those after
+/// it, until one succeeds again.
+#[derive(Default)]
+struct Patience {
+    refused_since_ns: Option<u64>,
+}
+
+impl Patience {
+    const NS: u64 = 1_000_000;
+
+    fn reward(&mut self) {
+        self.refused_since_ns = None;
+    }
+
+    fn judge(&mut self, error: &io::Error, now_ns: u64) -> Refusal {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Refusal::Wait,
+            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Refusal::All,
+            Some(libc::ENOBUFS) => {
+                let since = *self.refused_since_ns.get_or_insert(now_ns);
+                if now_ns - since < Self::NS {
+                    Refusal::Wait
+                } else {
+                    Refusal::Frame(Reason::Refused)
+                }
+            }
+            Some(libc::EMSGSIZE) => Refusal::Frame(Reason::Oversize),
+            _ => Refusal::Frame(Reason::Refused),
+        }
+    }
+}
+
+/// Bytes of VLAN tags in front of a frame's payload: they don't count towards the MTU.
+fn tags(frame: &[u8]) -> usize {
+    ethernet::walk(frame).map_or(0, |walk| usize::from(walk.tags) * ethernet::TAG_LEN)
+}
+
+fn is_plain(pool: &FramePool, frame: &Frame, max_frame: usize) -> bool {
+    !pool.meta(frame).offload.is_gso() && pool.len(frame) <= max_frame
+}

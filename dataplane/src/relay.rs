@@ -1,0 +1,482 @@
+//! The composition root: opens ports, maps memory, builds lanes, starts and stops workers.
+//!
+//! ```no_run
+//! use l2relay::{config::Config, relay::Relay};
+//!
+//! # fn main() -> l2relay::error::Result<()> {
+//! let ports = ["r0".parse().unwrap(), "r1".parse().unwrap()];
+//! let relay = Relay::start(Config { pairs: vec![ports], ..Config::default() })?;
+//! std::thread::sleep(std::time::Duration::from_secs(10));
+//! print!("{}", relay.stop());
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use crate::{
+    config::{Config, MacMode, PortName},
+    control::links::{LinkThread, LinkWatch},
+    error::{Error, Result},
+    interface::Interface,
+    lane::Lane,
+    memory::{FramePool, PoolSize, Region},
+    port::{Link, RxQueue, TxQueue, packet},
+    snapshot::{LaneSnapshot, PortState, Snapshot},
+    stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
+    stats::Counters,
+    sys::netns,
+    worker::{LaneId, Worker},
+};
+
+/// A running relay. Dropping it stops it.
+pub struct Relay {
+    inner: Arc<Mutex<Inner>>,
+    /// Follows the links of all ports. Ends before the workers do.
+    watch: Option<LinkThread>,
+}
+
+/// What the control thread and the owner of the relay share.
+pub(crate) struct Inner {
+    config: Config,
+    ports: Vec<Port>,
+    pairs: Vec<Pair>,
+    lanes: Vec<LaneInfo>,
+    workers: Vec<Worker>,
+    epoch: Instant,
+}
+
+struct Port {
+    name: PortName,
+    interface: Interface,
+    link: Arc<Link>,
+    gone: bool,
+}
+
+/// Two ports that are joined, by their ids, and the lanes between them.
+struct Pair {
+    ports: [usize; 2],
+    lanes: Vec<LaneId>,
+}
+
+struct LaneInfo {
+    name: String,
+    rx: usize,
+    tx: usize,
+    worker: usize,
+    counters: Arc<Counters>,
+}
+
+/// The queues of a port, one of each kind a lane.
+type Queues = Vec<(Box<dyn RxQueue>, Box<dyn TxQueue>)>;
+
+impl Relay {
+    /// Checks the settings against the machine, opens the ports and starts the workers.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every mistake at once; [`Error::System`] where the kernel refuses something. Nothing is
+    /// left behind.
+    pub fn start(config: Config) -> Result<Self> {
+        let interfaces = config.resolve().map_err(Error::Config)?;
+        let ports = config
+            .ports()
+            .into_iter()
+            .cloned()
+            .zip(interfaces)
+            .map(|(name, interface)| Port::new(name, interface));
+        let ports: Vec<Port> = ports.collect();
+        // Opened before the state is read again: no change is missed.
+        let watch = LinkWatch::open(ports.iter().map(|port| port.name.netns.clone()))?;
+        let mut inner = Inner {
+            ports,
+            pairs: Vec::new(),
+            lanes: Vec::new(),
+            workers: Vec::new(),
+            epoch: Instant::now(),
+            config,
+        };
+        inner.start_workers()?;
+        inner.join_ports()?;
+        let inner = Arc::new(Mutex::new(inner));
+        let watch = Some(watch.start(Arc::clone(&inner))?);
+        Ok(Self { inner, watch })
+    }
+
+    /// The counters now. Those of the kernel are asked for, so it costs a system call a lane.
+    pub fn snapshot(&self) -> Snapshot {
+        lock(&self.inner).snapshot(false)
+    }
+
+    /// Whether frames lie on huge pages, which back end carries each pair, and the like: a line each.
+    pub fn describe(&self) -> Vec<String> {
+        lock(&self.inner).describe()
+    }
+
+    /// Stops: takes in nothing more, sends what is held, and counts for the last time.
+    pub fn stop(mut self) -> Snapshot {
+        self.shut_down();
+        lock(&self.inner).snapshot(true)
+    }
+
+    fn shut_down(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            watch.stop();
+            lock(&self.inner).stop_workers();
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+/// A panic of another thread must not take the statistics with it.
+pub(crate) fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Port {
+    fn new(name: PortName, interface: Interface) -> Self {
+        let link = Arc::new(Link::new(interface.up && interface.carrier, interface.mtu));
+        Self {
+            name,
+            interface,
+            link,
+            gone: false,
+        }
+    }
+
+    fn open(&self, config: &Config) -> Result<Queues> {
+        let settings = packet::Settings {
+            ring: config.ring,
+            promiscuous: config.promiscuous,
+            qdisc: config.qdisc,
+            queues: config.queues,
+        };
+        let open = || packet::open(&self.interface, &self.link, &settings);
+        let queues = netns::within(self.name.netns.as_deref(), open).map_err(|error| {
+            Error::system("enter the namespace of", self.name.to_string(), error, "")
+        })??;
+        Ok(queues
+            .into_iter()
+            .map(|(rx, tx)| {
+                (
+                    Box::new(rx) as Box<dyn RxQueue>,
+                    Box::new(tx) as Box<dyn TxQueue>,
+                )
+            })
+            .collect())
+    }
+
+    fn state(&self) -> PortState {
+        match (self.gone, self.link.is_up()) {
+            (true, _) => PortState::Gone,
+            (false, true) => PortState::Up,
+            (false, false) => PortState::Down,
+        }
+    }
+
+    /// Takes over what the kernel says of the interface now.
+    fn update(&mut self, interface: Interface) {
+        self.link
+            .set(interface.up && interface.carrier, interface.mtu);
+        self.gone = false;
+        self.interface = interface;
+    }
+}
+
+impl Inner {
+    /// Buffers of a lane: a few bursts of small ones, for what stages and queues hold, and a burst of large ones.
+    const POOL: PoolSize = PoolSize {
+        small: 1024,
+        large: 64,
+    };
+
+    fn start_workers(&mut self) -> Result<()> {
+        let cores: Vec<Option<usize>> = match &self.config.cores[..] {
+            [] => vec![None],
+            cores => cores.iter().copied().map(Some).collect(),
+        };
+        for (at, core) in cores.into_iter().enumerate() {
+            self.workers.push(Worker::start(
+                format!("l2relay-{at}"),
+                core,
+                self.config.idle,
+                self.epoch,
+            )?);
+        }
+        Ok(())
+    }
+
+    /// Builds every lane and gives it to a worker.
+    fn join_ports(&mut self) -> Result<()> {
+        let ids: Vec<[usize; 2]> = self
+            .config
+            .pairs
+            .iter()
+            .map(|[a, b]| [self.port_id(a), self.port_id(b)])
+            .collect();
+        let lanes = ids
+            .iter()
+            .map(|[a, b]| if a == b { 1 } else { 2 })
+            .sum::<usize>()
+            * self.config.queues;
+        let region = Region::map(Self::POOL.bytes() * lanes, self.config.huge_pages)?;
+        let mut pools = FramePool::split(region, Self::POOL, lanes);
+        let mut built = Vec::new();
+        for ports in ids {
+            let mut pair = Pair {
+                ports,
+                lanes: Vec::new(),
+            };
+            for (rx_id, tx_id, queue, rx, tx) in self.open_pair(ports)? {
+                let pool = pools
+                    .pop()
+                    .unwrap_or_else(|| unreachable!("a pool for every lane was split off"));
+                let lane = Lane::new(rx, self.stages(rx_id, tx_id), tx, pool);
+                let id = self.lanes.len();
+                self.lanes.push(LaneInfo {
+                    name: self.lane_name(rx_id, tx_id, queue),
+                    rx: rx_id,
+                    tx: tx_id,
+                    worker: id % self.workers.len(),
+                    counters: Arc::clone(lane.counters()),
+                });
+                pair.lanes.push(id);
+                built.push((id, lane));
+            }
+            self.pairs.push(pair);
+        }
+        for (id, lane) in built {
+            self.workers[self.lanes[id].worker].add(id, lane);
+        }
+        Ok(())
+    }
+
+    /// Opens both ports of a pair; returns the halves of every lane between them: from, to, queue, rx, tx.
+    #[expect(
+        clippy::type_complexity,
+        reason = "used in two places below, a name would hide more than it tells"
+    )]
+    fn open_pair(
+        &self,
+        [a, b]: [usize; 2],
+    ) -> Result<Vec<(usize, usize, usize, Box<dyn RxQueue>, Box<dyn TxQueue>)>> {
+        let mut lanes = Vec::new();
+        let queues_a = self.ports[a].open(&self.config)?;
+        if a == b {
+            lanes.extend(
+                queues_a
+                    .into_iter()
+                    .enumerate()
+                    .map(|(queue, (rx, tx))| (a, a, queue, rx, tx)),
+            );
+            return Ok(lanes);
+        }
+        let queues_b = self.ports[b].open(&self.config)?;
+        for (queue, ((rx_a, tx_a), (rx_b, tx_b))) in queues_a.into_iter().zip(queues_b).enumerate()
+        {
+            lanes.push((a, b, queue, rx_a, tx_b));
+            lanes.push((b, a, queue, rx_b, tx_a));
+        }
+        Ok(lanes)
+    }
+
+    /// Opens a pair again after one of its interfaces was created anew. Its lanes keep their counts.
+    fn reopen(&self, pair: &Pair) -> Result<()> {
+        let halves = self.open_pair(pair.ports)?;
+        for (&id, (_, _, _, rx, tx)) in pair.lanes.iter().zip(halves) {
+            let worker = &self.workers[self.lanes[id].worker];
+            for (id, mut lane) in worker.remove(vec![id]) {
+                lane.replace_ports(rx, tx);
+                worker.add(id, *lane);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn stages(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
+        let (from, to) = (&self.ports[rx], &self.ports[tx]);
+        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        if rx == tx && self.config.hairpin_guard {
+            stages.push(Box::new(UnicastOnly));
+        }
+        match self.config.mac {
+            MacMode::Keep => {}
+            MacMode::Swap => stages.push(Box::new(Rewrite::Swap)),
+            MacMode::Update => {
+                let given = self
+                    .config
+                    .dst_mac
+                    .iter()
+                    .find(|(port, _)| *port == to.name);
+                let dst = given.map_or_else(|| Rewrite::l2fwd_dst(tx as u8), |(_, mac)| *mac);
+                stages.push(Box::new(Rewrite::Update {
+                    src: to.interface.mac,
+                    dst,
+                }));
+            }
+        }
+        if let Some(link) = self.config.link(&from.name, &to.name) {
+            stages.push(Box::new(Delay::new(link.delay)));
+        }
+        stages
+    }
+
+    fn snapshot(&self, last: bool) -> Snapshot {
+        self.workers.iter().for_each(Worker::refresh);
+        let port = |id: usize| self.ports[id].name.to_string();
+        let ports = self
+            .ports
+            .iter()
+            .map(|port| (port.name.to_string(), port.state()))
+            .collect();
+        let lane = |lane: &LaneInfo| {
+            LaneSnapshot::new(
+                lane.name.clone(),
+                port(lane.rx),
+                port(lane.tx),
+                lane.counters.read(),
+            )
+        };
+        Snapshot::new(
+            self.epoch.elapsed(),
+            last,
+            ports,
+            self.lanes.iter().map(lane).collect(),
+        )
+    }
+
+    fn describe(&self) -> Vec<String> {
+        let state = |id: usize| {
+            let port = &self.ports[id];
+            let waits = if port.state() == PortState::Up {
+                ""
+            } else {
+                ": waiting for it"
+            };
+            format!(
+                "{} ({}, mtu {}{waits})",
+                port.name,
+                port.state(),
+                port.interface.mtu
+            )
+        };
+        let mut lines: Vec<String> = self
+            .pairs
+            .iter()
+            .map(|pair| match pair.ports {
+                [a, b] if a == b => format!("hairpin {}, packet", state(a)),
+                [a, b] => format!("pair {} <-> {}, packet", state(a), state(b)),
+            })
+            .collect();
+        for (at, core) in self.config.cores.iter().enumerate() {
+            let names: Vec<&str> = self
+                .lanes
+                .iter()
+                .filter(|lane| lane.worker == at)
+                .map(|lane| lane.name.as_str())
+                .collect();
+            lines.push(format!(
+                "core {core}: {}",
+                if names.is_empty() {
+                    "no lane".into()
+                } else {
+                    names.join(" ")
+                }
+            ));
+        }
+        lines
+    }
+
+    fn stop_workers(&mut self) {
+        self.workers.drain(..).for_each(Worker::stop);
+    }
+
+    fn lane_name(&self, rx: usize, tx: usize, queue: usize) -> String {
+        let (rx, tx) = (&self.ports[rx].name, &self.ports[tx].name);
+        if queue == 0 {
+            format!("{rx}>{tx}")
+        } else {
+            format!("{rx}>{tx}#{queue}")
+        }
+    }
+
+    fn port_id(&self, name: &PortName) -> usize {
+        self.ports
+            .iter()
+            .position(|port| port.name == *name)
+            .unwrap_or_else(|| unreachable!("ports come from the pairs"))
+    }
+
+    /// The kernel says that an interface has changed, or is there again.
+    pub(crate) fn interface_changed(&mut self, netns: Option<&str>, interface: &Interface) {
+        let mut anew = Vec::new();
+        for (id, port) in self
+            .ports
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, port)| port.name.netns.as_deref() == netns)
+        {
+            if port.interface.index == interface.index && !port.gone {
+                let before = port.state();
+                port.update(interface.clone());
+                if port.state() != before {
+                    tracing::info!("port {} is {}", port.name, port.state());
+                }
+            } else if port.gone && port.name.interface == interface.name {
+                port.update(interface.clone());
+                anew.push(id);
+            }
+        }
+        for pair in self
+            .pairs
+            .iter()
+            .filter(|pair| pair.ports.iter().any(|id| anew.contains(id)))
+        {
+            if pair.ports.iter().any(|&id| self.ports[id].gone) {
+                continue;
+            }
+            match self.reopen(pair) {
+                Ok(()) => tracing::info!("port {} is back", self.ports[pair.ports[0]].name),
+                Err(error) => tracing::error!("{error}"),
+            }
+        }
+    }
+
+    /// The kernel says that an interface is gone.
+    pub(crate) fn interface_removed(&mut self, netns: Option<&str>, index: u32) {
+        for port in &mut self.ports {
+            if port.name.netns.as_deref() == netns && port.interface.index == index && !port.gone {
+                port.gone = true;
+                port.link.set(false, port.interface.mtu);
+                tracing::warn!(
+                    "port {} is gone: waiting for an interface of that name",
+                    port.name
+                );
+            }
+        }
+    }
+
+    /// Events were lost: compares every port with what there is now.
+    pub(crate) fn interfaces_are(&mut self, netns: Option<&str>, all: &[Interface]) {
+        let missing: Vec<u32> = self
+            .ports
+            .iter()
+            .filter(|port| port.name.netns.as_deref() == netns && !port.gone)
+            .map(|port| port.interface.index)
+            .filter(|index| all.iter().all(|interface| interface.index != *index))
+            .collect();
+        missing
+            .into_iter()
+            .for_each(|index| self.interface_removed(netns, index));
+        all.iter()
+            .for_each(|interface| self.interface_changed(netns, interface));
+    }
+}

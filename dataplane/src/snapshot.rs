@@ -1,0 +1,354 @@
+//! What a relay has counted, at one moment: for tables, JSON and embedders.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::Serialize;
+
+use crate::stats::{Reason, Tally};
+
+/// The counters of a relay at one moment.
+///
+/// The JSON form is one object a line: `version` 1, counts in packets and bytes, times in seconds, rates per second.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// Of this form.
+    pub version: u32,
+    /// Since the Unix epoch, in seconds.
+    pub time_s: f64,
+    /// Since the relay was started, in seconds.
+    pub uptime_s: f64,
+    /// Whether the relay has stopped: no other snapshot follows.
+    pub last: bool,
+    /// In order of their ids.
+    pub ports: Vec<PortSnapshot>,
+    /// In the order of the pairs; both directions of a pair together.
+    pub lanes: Vec<LaneSnapshot>,
+}
+
+/// The counters of a port: the sums over its lanes.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortSnapshot {
+    /// As it was named.
+    pub name: String,
+    /// Whether frames can pass.
+    pub state: PortState,
+    /// Packets received from it.
+    pub rx_packets: u64,
+    /// Bytes received from it.
+    pub rx_bytes: u64,
+    /// Packets sent by it.
+    pub tx_packets: u64,
+    /// Bytes sent by it.
+    pub tx_bytes: u64,
+    /// Packets that should have left by it and were discarded.
+    pub dropped: u64,
+    /// Packets that arrived but were dropped by the kernel, because the relay did not take them in time.
+    pub kernel_drops: u64,
+}
+
+/// The state of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortState {
+    /// Up, with a carrier.
+    Up,
+    /// Down, or without a carrier.
+    #[default]
+    Down,
+    /// The interface does not exist any more.
+    Gone,
+}
+
+/// The counters of one direction.
+#[derive(Clone, Debug, Serialize)]
+pub struct LaneSnapshot {
+    /// `a>b`, and `a>b#1` and so on for further lanes of the same direction.
+    pub name: String,
+    /// The port it receives from.
+    pub rx: String,
+    /// The port it sends by.
+    pub tx: String,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets that stages made.
+    pub created: u64,
+    /// Packets inside the lane.
+    pub held: u64,
+    /// Packets discarded, by reason; reasons that never occurred are left out.
+    pub dropped: BTreeMap<&'static str, u64>,
+    /// Since the snapshot before, or since the start.
+    pub rates: Rates,
+    #[serde(skip)]
+    tally: Tally,
+}
+
+/// Packets and bits per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Rates {
+    /// Packets received per second.
+    pub rx_pps: f64,
+    /// Bits received per second.
+    pub rx_bps: f64,
+    /// Packets sent per second.
+    pub tx_pps: f64,
+    /// Bits sent per second.
+    pub tx_bps: f64,
+}
+
+impl Snapshot {
+    pub(crate) fn new(
+        uptime: Duration,
+        last: bool,
+        ports: Vec<(String, PortState)>,
+        lanes: Vec<LaneSnapshot>,
+    ) -> Self {
+        let ports = ports
+            .into_iter()
+            .map(|(name, state)| {
+                let (mut rx, mut tx) = (Tally::default(), Tally::default());
+                lanes
+                    .iter()
+                    .filter(|lane| lane.rx == name)
+                    .for_each(|lane| rx.add(&lane.tally));
+                lanes
+                    .iter()
+                    .filter(|lane| lane.tx == name)
+                    .for_each(|lane| tx.add(&lane.tally));
+                PortSnapshot {
+                    name,
+                    state,
+                    rx_packets: rx.rx_packets,
+                    rx_bytes: rx.rx_bytes,
+                    tx_packets: tx.tx_packets,
+                    tx_bytes: tx.tx_bytes,
+                    dropped: tx.dropped_total(),
+                    kernel_drops: rx.kernel_drops,
+                }
+            })
+            .collect();
+        let time = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let mut snapshot = Self {
+            version: 1,
+            time_s: time.as_secs_f64(),
+            uptime_s: uptime.as_secs_f64(),
+            last,
+            ports,
+            lanes,
+        };
+        snapshot.set_rates(None);
+        snapshot
+    }
+
+    /// Computes rates since an earlier snapshot of the same relay, instead of since its start.
+    pub fn since(mut self, earlier: &Self) -> Self {
+        self.set_rates(Some(earlier));
+        self
+    }
+
+    fn set_rates(&mut self, earlier: Option<&Self>) {
+        let seconds = self.uptime_s - earlier.map_or(0.0, |earlier| earlier.uptime_s);
+        for lane in &mut self.lanes {
+            let before = earlier
+                .and_then(|earlier| earlier.lanes.iter().find(|other| other.name == lane.name));
+            let before = before.map_or(Tally::default(), |before| before.tally);
+            let rate = |now: u64, before: u64| {
+                if seconds > 0.0 {
+                    now.saturating_sub(before) as f64 / seconds
+                } else {
+                    0.0
+                }
+            };
+            lane.rates = Rates {
+                rx_pps: rate(lane.tally.rx_packets, before.rx_packets),
+                rx_bps: rate(lane.tally.rx_bytes, before.rx_bytes) * 8.0,
+                tx_pps: rate(lane.tally.tx_packets, before.tx_packets),
+                tx_bps: rate(lane.tally.tx_bytes, before.tx_bytes) * 8.0,
+            };
+        }
+    }
+
+    /// Whether the conservation law holds in every lane.
+    pub fn is_conserved(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.tally.is_conserved())
+    }
+}
+
+impl LaneSnapshot {
+    pub(crate) fn new(name: String, rx: String, tx: String, tally: Tally) -> Self {
+        let dropped = Reason::ALL
+            .iter()
+            .filter(|reason| tally.dropped_for(**reason) > 0)
+            .map(|reason| (reason.name(), tally.dropped_for(*reason)))
+            .collect();
+        let Tally {
+            rx_packets,
+            rx_bytes,
+            tx_packets,
+            tx_bytes,
+            created,
+            held,
+            ..
+        } = tally;
+        let rates = Rates::default();
+        Self {
+            name,
+            rx,
+            tx,
+            rx_packets,
+            rx_bytes,
+            tx_packets,
+            tx_bytes,
+            created,
+            held,
+            dropped,
+            rates,
+            tally,
+        }
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Gone => "gone",
+        })
+    }
+}
+
+/// The table that `--stats-interval` prints.
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0).max(8);
+        let last = if self.last { ", stopped" } else { "" };
+        writeln!(f, "Port statistics after {:.1} s{last}", self.uptime_s)?;
+        let name = width(&mut self.ports.iter().map(|port| port.name.len()));
+        writeln!(
+            f,
+            "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12}",
+            "port", "state", "received", "bytes", "sent", "bytes", "dropped", "kernel drops"
+        )?;
+        for port in &self.ports {
+            writeln!(
+                f,
+                "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12}",
+                port.name,
+                port.state,
+                port.rx_packets,
+                port.rx_bytes,
+                port.tx_packets,
+                port.tx_bytes,
+                port.dropped,
+                port.kernel_drops
+            )?;
+        }
+        let name = width(&mut self.lanes.iter().map(|lane| lane.name.len()));
+        writeln!(
+            f,
+            "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8}  dropped",
+            "lane", "in pps", "in bit/s", "out pps", "out bit/s", "held"
+        )?;
+        for lane in &self.lanes {
+            let rates = &lane.rates;
+            write!(
+                f,
+                "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8} ",
+                lane.name,
+                si(rates.rx_pps),
+                si(rates.rx_bps),
+                si(rates.tx_pps),
+                si(rates.tx_bps),
+                lane.held
+            )?;
+            if lane.dropped.is_empty() {
+                f.write_str(" none")?;
+            }
+            for (reason, count) in &lane.dropped {
+                write!(f, " {reason} {count}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// A number with an SI prefix and three or four digits: `1.234 M`.
+fn si(value: f64) -> String {
+    let (scaled, prefix) = match value {
+        v if v >= 1e9 => (v / 1e9, " G"),
+        v if v >= 1e6 => (v / 1e6, " M"),
+        v if v >= 1e3 => (v / 1e3, " k"),
+        v => return format!("{v:.0}"),
+    };
+    format!("{scaled:.3}{prefix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(uptime: u64, rx: u64) -> Snapshot {
+        let mut dropped = [0; Reason::COUNT];
+        dropped[Reason::Oversize as usize] = 2;
+        let tally = Tally {
+            rx_packets: rx,
+            rx_bytes: rx * 100,
+            tx_packets: rx - 2,
+            dropped,
+            ..Tally::default()
+        };
+        let lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally);
+        let ports = vec![("a".into(), PortState::Up), ("b".into(), PortState::Down)];
+        Snapshot::new(Duration::from_secs(uptime), false, ports, vec![lane])
+    }
+
+    #[test]
+    fn ports_are_sums_of_lanes_and_drops_belong_to_the_output() {
+        let snapshot = snapshot(10, 1000);
+        assert!(snapshot.is_conserved());
+        let [a, b] = &snapshot.ports[..] else {
+            panic!()
+        };
+        assert_eq!(
+            (a.rx_packets, a.dropped, b.tx_packets, b.dropped),
+            (1000, 0, 998, 2)
+        );
+        assert_eq!(snapshot.lanes[0].dropped, BTreeMap::from([("oversize", 2)]));
+    }
+
+    #[test]
+    fn rates_are_since_the_snapshot_before() {
+        let rates = snapshot(12, 3000).since(&snapshot(10, 1000)).lanes[0].rates;
+        assert_eq!((rates.rx_pps, rates.rx_bps), (1000.0, 800_000.0));
+        assert_eq!(snapshot(10, 1000).lanes[0].rates.rx_pps, 100.0);
+    }
+
+    #[test]
+    fn the_table_names_what_happened() {
+        let table = snapshot(10, 1000).to_string();
+        for part in ["a>b", "oversize 2", "down", "100000"] {
+            assert!(table.contains(part), "{part} missing in\n{table}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(
+            [si(0.0), si(999.0), si(1234.0), si(2.5e9)],
+            ["0", "999", "1.234 k", "2.500 G"]
+        );
+    }
+}

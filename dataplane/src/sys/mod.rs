@@ -1,0 +1,11 @@
+//! The only calls into libc and the only foreign functions: each wrapped so that the rest of the program is safe Rust.
+
+#![allow(unsafe_code)]
+
+pub(crate) mod ethtool;
+pub(crate) mod event;
+pub(crate) mod mapping;
+pub(crate) mod netns;
+pub(crate) mod packet;
+pub(crate) mod ring;
+pub(crate) mod signal;

@@ -1,0 +1,284 @@
+//! Workers: pinned threads that turn their lanes.
+//!
+//! A [`Worker`] is the handle that the control thread holds. It talks to the thread by commands, which the thread takes
+//! between two turns: so lanes need no lock.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+
+use crate::{
+    error::{Error, Result},
+    idle::IdlePolicy,
+    lane::Lane,
+    sys::event::{Poller, Wake},
+};
+
+/// Names a lane for as long as the relay runs.
+pub type LaneId = usize;
+
+/// A running worker thread.
+#[derive(Debug)]
+pub struct Worker {
+    commands: Sender<Command>,
+    mail: Arc<Mail>,
+    thread: JoinHandle<()>,
+}
+
+/// How the control thread gets a worker's attention.
+#[derive(Debug)]
+struct Mail {
+    /// A command waits. Looked at once a turn, so it is one relaxed load there.
+    flag: AtomicBool,
+    wake: Wake,
+}
+
+enum Command {
+    Add(LaneId, Box<Lane>),
+    /// Closes lanes, forwards what they hold, and hands them back.
+    Remove(Vec<LaneId>, Sender<Vec<(LaneId, Box<Lane>)>>),
+    /// Publishes every counter, those of the kernel included, and says so.
+    Refresh(Sender<()>),
+}
+
+/// How long a closed lane may take to send what it holds. What is left then is counted `stopped`.
+const DRAIN: Duration = Duration::from_millis(100);
+/// How often a busy worker asks the kernel what it dropped.
+const REFRESH: Duration = Duration::from_millis(100);
+
+impl Worker {
+    /// Starts a thread on `core`, or wherever the kernel likes. It ends when the handle is dropped or stopped.
+    ///
+    /// # Errors
+    /// The thread can't be made, or not be pinned.
+    pub fn start(
+        name: String,
+        core: Option<usize>,
+        idle: IdlePolicy,
+        epoch: Instant,
+    ) -> Result<Self> {
+        let failed = |source| {
+            Error::system(
+                "start a worker",
+                &name,
+                source,
+                "raise the limit on threads (ulimit -u)",
+            )
+        };
+        let mail = Arc::new(Mail {
+            flag: AtomicBool::new(false),
+            wake: Wake::new().map_err(failed)?,
+        });
+        let (commands, inbox) = unbounded();
+        let (pinned, is_pinned) = unbounded();
+        let turner = Turner {
+            lanes: Vec::new(),
+            inbox,
+            mail: Arc::clone(&mail),
+            idle,
+            epoch,
+        };
+        let thread = thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || {
+                let ok = core
+                    .is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id }));
+                if pinned.send(ok).is_ok() && ok {
+                    turner.run();
+                }
+            })
+            .map_err(failed)?;
+        if is_pinned.recv() != Ok(true) {
+            let refused = io::Error::from_raw_os_error(libc::EINVAL);
+            let core = format!("{name} to core {}", core.unwrap_or_default());
+            return Err(Error::system(
+                "pin",
+                core,
+                refused,
+                "name another core with --cores",
+            ));
+        }
+        Ok(Self {
+            commands,
+            mail,
+            thread,
+        })
+    }
+
+    /// Gives the worker a lane to turn.
+    pub fn add(&self, id: LaneId, lane: Lane) {
+        self.send(Command::Add(id, Box::new(lane)));
+    }
+
+    /// Takes lanes away. They take in nothing more, send what they hold, and come back finished.
+    pub fn remove(&self, ids: Vec<LaneId>) -> Vec<(LaneId, Box<Lane>)> {
+        let (reply, lanes) = unbounded();
+        self.send(Command::Remove(ids, reply));
+        lanes.recv().unwrap_or_default()
+    }
+
+    /// Has the counters of all lanes published, those of the kernel included, and waits for it.
+    pub fn refresh(&self) {
+        let (reply, done) = unbounded();
+        self.send(Command::Refresh(reply));
+        let _ = done.recv();
+    }
+
+    /// Ends the thread. Lanes that it still has are finished first.
+    pub fn stop(self) {
+        let Self {
+            commands,
+            mail,
+            thread,
+        } = self;
+        // A closed channel is the order to stop.
+        drop(commands);
+        mail.ring();
+        let _ = thread.join();
+    }
+
+    fn send(&self, command: Command) {
+        // The thread ends only after this handle: somebody is listening.
+        let _ = self.commands.send(command);
+        self.mail.ring();
+    }
+}
+
+impl Mail {
+    fn ring(&self) {
+        self.flag.store(true, Ordering::Release);
+        self.wake.wake();
+    }
+}
+
+/// The thread's side.
+struct Turner {
+    lanes: Vec<(LaneId, Box<Lane>)>,
+    inbox: Receiver<Command>,
+    mail: Arc<Mail>,
+    idle: IdlePolicy,
+    epoch: Instant,
+}
+
+impl Turner {
+    fn run(mut self) {
+        let mut poller = Poller::default();
+        let (mut last_frame, mut last_refresh) = (self.now_ns(), self.now_ns());
+        loop {
+            if self.mail.flag.load(Ordering::Relaxed) && !self.read_mail() {
+                return;
+            }
+
+            let now_ns = self.now_ns();
+            let mut moved = 0;
+            for (_, lane) in &mut self.lanes {
+                moved += lane.turn(now_ns);
+            }
+
+            if moved > 0 {
+                last_frame = now_ns;
+                if now_ns - last_refresh > REFRESH.as_nanos() as u64 {
+                    last_refresh = now_ns;
+                    self.lanes.iter_mut().for_each(|(_, lane)| lane.refresh());
+                }
+            } else if self
+                .idle
+                .patience()
+                .is_some_and(|patience| now_ns - last_frame >= patience.as_nanos() as u64)
+            {
+                self.sleep(&mut poller, now_ns);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Blocks until a frame, a command or a held frame's time comes.
+    fn sleep(&mut self, poller: &mut Poller, now_ns: u64) {
+        /// A port without a descriptor to wait on is looked at this often.
+        const LOOK: Duration = Duration::from_millis(1);
+        let due = self
+            .lanes
+            .iter()
+            .filter_map(|(_, lane)| lane.due_ns(now_ns))
+            .min();
+        let mut timeout = due.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
+        let mut fds = vec![self.mail.wake.as_fd()];
+        for (_, lane) in &self.lanes {
+            match lane.wait_fd() {
+                Some(fd) => fds.push(fd),
+                None => timeout = Some(timeout.map_or(LOOK, |timeout| timeout.min(LOOK))),
+            }
+        }
+        // A wait that fails ends at once: the next turn sees what there is.
+        let failed = poller
+            .wait(&fds, timeout)
+            .is_ok_and(|ready| ready.iter().any(|fd| fd.error()));
+        if failed {
+            self.lanes
+                .iter_mut()
+                .for_each(|(_, lane)| lane.clear_error());
+        }
+    }
+
+    /// Obeys every command. `false`: the handle is gone, stop.
+    #[cold]
+    fn read_mail(&mut self) -> bool {
+        self.mail.wake.clear();
+        // Cleared before the inbox is read: a command that comes later sets it again.
+        self.mail.flag.store(false, Ordering::Release);
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Command::Add(id, lane)) => self.lanes.push((id, lane)),
+                Ok(Command::Remove(ids, reply)) => {
+                    let taken = self
+                        .lanes
+                        .extract_if(.., |(id, _)| ids.contains(id))
+                        .collect();
+                    let _ = reply.send(self.finish(taken));
+                }
+                Ok(Command::Refresh(reply)) => {
+                    self.lanes.iter_mut().for_each(|(_, lane)| lane.refresh());
+                    let _ = reply.send(());
+                }
+                Err(error) if error.is_empty() => return true,
+                Err(_) => {
+                    let lanes = std::mem::take(&mut self.lanes);
+                    self.finish(lanes);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Closes lanes and turns them until they are empty; the others go on meanwhile.
+    fn finish(&mut self, mut lanes: Vec<(LaneId, Box<Lane>)>) -> Vec<(LaneId, Box<Lane>)> {
+        lanes.iter_mut().for_each(|(_, lane)| lane.close());
+        let deadline = self.now_ns() + DRAIN.as_nanos() as u64;
+        loop {
+            let now_ns = self.now_ns();
+            let moved: usize = lanes.iter_mut().map(|(_, lane)| lane.turn(now_ns)).sum();
+            self.lanes.iter_mut().for_each(|(_, lane)| {
+                lane.turn(now_ns);
+            });
+            if (moved == 0 && lanes.iter().all(|(_, lane)| !lane.is_holding())) || now_ns > deadline
+            {
+                lanes.iter_mut().for_each(|(_, lane)| lane.finish(now_ns));
+                return lanes;
+            }
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+}
