@@ -6,3 +6,4 @@ mod common;
 mod jumbo;
 mod mac;
 mod traffic;
+mod vlan;

@@ -86,6 +86,45 @@ pub(crate) fn sum(bytes: &[u8]) -> u16 {
     ((folded & 0xffff) + (folded >> 16)) as u16
 }
 
+/// A frame whose transport checksum is left to whoever is next, as a stack with offloads hands it over: the virtio
+/// header and the frame. `link` is the length of what comes before the IPv4 header, `gso` the segment size if it is a
+/// super-frame.
+pub(crate) fn offloaded(frame: &[u8], link: usize, gso: Option<u16>) -> (Vec<u8>, Vec<u8>) {
+    let mut frame = frame.to_vec();
+    let transport = link + 20;
+    let (tcp, length) = (frame[link + 9] == 6, (frame.len() - transport) as u32);
+    let at = transport + if tcp { 16 } else { 6 };
+    frame[at..at + 2].fill(0);
+    let pseudo = [&frame[link + 12..link + 20], &length.to_be_bytes(), &[0, 0, 0, frame[link + 9]]].concat();
+    frame[at..at + 2].copy_from_slice(&sum(&pseudo).to_be_bytes());
+    let header_len = transport + if tcp { usize::from(frame[transport + 12] >> 4) * 4 } else { 8 };
+    let kind = match (gso, tcp) {
+        (None, _) => 0,
+        (Some(_), true) => 1,
+        (Some(_), false) => 5,
+    };
+    (vnet(kind, if kind == 0 { 0 } else { header_len }, gso.unwrap_or(0), transport, at - transport), frame)
+}
+
+/// A virtio header that asks for a checksum, and for segmentation if `kind` is not 0.
+pub(crate) fn vnet(kind: u8, header_len: usize, gso: u16, start: usize, offset: usize) -> Vec<u8> {
+    let words = [header_len as u16, gso, start as u16, offset as u16];
+    [&[1, kind][..], &words.map(u16::to_le_bytes).concat()].concat()
+}
+
+/// A correct TCP segment from `c0` to `s0`, of any size that an IP header can state.
+pub(crate) fn tcp_frame(payload: &[u8], seq: u32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(mac("c0"), mac("s0"))
+        .ipv4([10, 9, 0, 1], [10, 9, 0, 2], 64)
+        .tcp(4000, 4001, seq, 1000)
+        .ack(77)
+        .psh()
+        .write(&mut frame, payload)
+        .expect("it fits");
+    frame
+}
+
 /// Reproducible bytes without a pattern (xorshift32).
 pub(crate) fn noise(seed: u32) -> impl Iterator<Item = u8> {
     let mut state = seed.wrapping_mul(2_654_435_761) | 1;
