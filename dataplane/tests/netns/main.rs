@@ -6,4 +6,5 @@ mod common;
 mod jumbo;
 mod mac;
 mod traffic;
+mod tunnel;
 mod vlan;

@@ -55,7 +55,7 @@ impl Peer {
     }
 
     fn feed(&mut self, lines: impl Iterator<Item = String>) {
-        let mut stdin = self.child.stdin.take().expect("stdin is piped");
+        let stdin = self.child.stdin.as_mut().expect("stdin is piped");
         for line in lines {
             writeln!(stdin, "{line}").expect("it reads its input");
         }
@@ -114,6 +114,23 @@ impl RawReceiver {
         let lines: Vec<RawLine> = serde_json::from_value(result["frames"].take()).expect("a list of frames");
         let parse = |line: RawLine| RawFrame { vnet: unhex(&line.vnet), bytes: unhex(&line.frame), tag: line.tag };
         lines.into_iter().map(parse).collect()
+    }
+}
+
+/// A TAP interface with a program behind it that writes frames, as a virtual machine would; gone with the guard.
+pub(crate) struct Tap(Peer);
+
+impl Tap {
+    /// Makes it, up.
+    pub(crate) fn open(net: &Net, space: &str, interface: &str) -> Tap {
+        let tap = Tap(Peer::listen(net, space, &format!("tap --interface {interface}")));
+        net.sh(space, &format!("ip link set {interface} up"));
+        tap
+    }
+
+    /// Lets frames, each with its virtio header, come in on the interface.
+    pub(crate) fn send(&mut self, frames: &[(Vec<u8>, Vec<u8>)]) {
+        self.0.feed(frames.iter().map(|(vnet, frame)| hex(vnet) + &hex(frame)));
     }
 }
 

@@ -3,6 +3,7 @@
 Each command prints `listening` when a peer may start, and one JSON object as its last line.
 """
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import time
 SOL_PACKET, PACKET_VNET_HDR, PACKET_AUXDATA, PACKET_IGNORE_OUTGOING = 263, 15, 8, 23
 SOL_UDP, UDP_SEGMENT = 17, 103
 SO_RCVBUFFORCE = 33
+TUNSETIFF, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x2, 0x1000, 0x4000
 VNET_LEN = 10
 MAGIC = 0x5AA5
 HEAD = struct.Struct("!HHI")  # magic, flow, sequence number within the flow
@@ -206,10 +208,20 @@ def raw_receive(o):
     say(frames=frames)
 
 
+def tap(o):
+    """A TAP interface; each hex line of standard input is a virtio header and a frame that comes in on it."""
+    fd = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", o.interface.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
+    print("listening", flush=True)
+    for line in sys.stdin:
+        os.write(fd, bytes.fromhex(line.strip()))
+    say()
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("command", choices=["tcp-serve", "tcp-connect", "udp-send", "udp-receive", "flood",
-                                       "raw-send", "raw-receive"])
+                                       "raw-send", "raw-receive", "tap"])
     p.add_argument("--address", default="0.0.0.0")
     p.add_argument("--port", type=int, default=5000)
     p.add_argument("--interface")
@@ -231,7 +243,8 @@ def main():
         # veth queues on the CPU that sends: a sender that is moved from one to another reorders its own frames.
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     {"tcp-serve": tcp_serve, "tcp-connect": tcp_connect, "udp-send": udp_send, "udp-receive": udp_receive,
-     "flood": flood, "raw-send": raw_send, "raw-receive": raw_receive}[o.command](o)
+     "flood": flood, "raw-send": raw_send, "raw-receive": raw_receive,
+     "tap": tap}[o.command](o)
 
 
 main()
