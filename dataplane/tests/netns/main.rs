@@ -3,8 +3,13 @@
 
 mod common;
 
+mod hairpin;
+mod idle;
 mod jumbo;
+mod link;
 mod mac;
+mod pairs;
+mod stop;
 mod traffic;
 mod tunnel;
 mod vlan;

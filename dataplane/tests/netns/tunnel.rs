@@ -9,7 +9,7 @@ use crate::common::{
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
 const TAP_RUN: &[&str] = &["--pair", "t0,r1"];
-const SIZE: u64 = 8 << 20;
+const SIZE: u64 = 4 << 20;
 /// What the relay keeps of root's rights: raw sockets, nothing else.
 const NET_RAW_ALONE: &[&str] = &["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all"];
 

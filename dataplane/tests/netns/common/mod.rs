@@ -11,13 +11,25 @@ mod tool;
 pub(crate) use capture::Capture;
 pub(crate) use frames::{Tag, checksums_hold, multicast, noise, offloaded, plain, sum, tagged, tcp_frame, udp_frame, vnet};
 pub(crate) use net::{Chain, Counters, Net, mac, mac_text};
-pub(crate) use relay::{Lane, Port, Relay, Signal, Snapshot, attempt};
+pub(crate) use relay::{Lane, Port, Relay, Signal, Snapshot, attempt, program};
 pub(crate) use tool::{Peer, RawFrame, Tap, receive_raw, send_raw, send_vnet};
 
 use std::time::{Duration, Instant};
 
 /// How long anything bounded may take before a test gives up. Long, because a busy machine is slow and not wrong.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The CPUs this process may use.
+pub(crate) fn cpus() -> Vec<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("Linux says so");
+    let number = |text: &str| text.trim().parse::<usize>().expect("a CPU number");
+    let range = |part: &str| match part.split_once('-') {
+        Some((first, last)) => number(first)..=number(last),
+        None => number(part)..=number(part),
+    };
+    list.split(',').flat_map(range).collect()
+}
 
 /// Polls until `holds` says so; false when `limit` has passed first.
 pub(crate) fn eventually(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {

@@ -131,7 +131,7 @@ pub(crate) struct Relay {
 }
 
 /// The program under test: the one cargo built, or another that claims to be one (docs/testing: wrong relays).
-fn program() -> String {
+pub(crate) fn program() -> String {
     std::env::var("L2RELAY_TEST_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_l2relay").to_owned())
 }
 
@@ -155,10 +155,6 @@ impl Relay {
         let wrapped: Vec<String> = wrapper.iter().map(|word| (*word).to_owned()).chain([program()]).collect();
         let mut command = net.command(space, &wrapped[0]);
         command.args(&wrapped[1..]).args(["run", "--json"]).args(args);
-        Self::spawn(command)
-    }
-
-    fn spawn(mut command: Command) -> Relay {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the relay starts");
         let out = gather(child.stdout.take().expect("stdout is piped"));
         let err = gather(child.stderr.take().expect("stderr is piped"));
@@ -260,6 +256,22 @@ impl Relay {
         eventually(PATIENCE, || Arc::strong_count(&self.out) == 1);
         let more = self.out.lock().expect("reader lives").len() > self.taken;
         if more { self.next_snapshot() } else { None }
+    }
+
+    /// How many lines have come on its standard output.
+    pub(crate) fn lines_out(&self) -> usize {
+        self.out.lock().expect("reader lives").len()
+    }
+
+    /// The CPUs each of its threads may use, as the kernel writes them.
+    pub(crate) fn thread_cpus(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let allowed = |text: String| {
+            let line = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            line.map(|list| list.trim().to_owned())
+        };
+        tasks.flatten().map(status).filter_map(allowed).collect()
     }
 
     /// SIGKILL, and waits for the end.

@@ -145,6 +145,15 @@ def udp_receive(o):
     say(received=received, corrupt=corrupt, reordered=reordered, gaps=gaps, doubled=doubled)
 
 
+def sink(o):
+    """Reads a port and answers nothing, until it is ended: the kernel counts."""
+    s = socket.socket(family(o.address), socket.SOCK_DGRAM)
+    s.bind((o.address, o.port))
+    print("listening", flush=True)
+    while True:
+        s.recv(65536)
+
+
 def flood(o):
     """A bounded, counted generator: `count` datagrams as fast as it can, and no more."""
     socks = []
@@ -221,7 +230,7 @@ def tap(o):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("command", choices=["tcp-serve", "tcp-connect", "udp-send", "udp-receive", "flood",
-                                       "raw-send", "raw-receive", "tap"])
+                                       "raw-send", "raw-receive", "tap", "sink"])
     p.add_argument("--address", default="0.0.0.0")
     p.add_argument("--port", type=int, default=5000)
     p.add_argument("--interface")
@@ -244,7 +253,7 @@ def main():
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     {"tcp-serve": tcp_serve, "tcp-connect": tcp_connect, "udp-send": udp_send, "udp-receive": udp_receive,
      "flood": flood, "raw-send": raw_send, "raw-receive": raw_receive,
-     "tap": tap}[o.command](o)
+     "tap": tap, "sink": sink}[o.command](o)
 
 
 main()
