@@ -3,6 +3,7 @@
 
 mod common;
 
+mod bad_input;
 mod hairpin;
 mod idle;
 mod jumbo;

@@ -11,8 +11,8 @@ mod tool;
 pub(crate) use capture::Capture;
 pub(crate) use frames::{Tag, checksums_hold, multicast, noise, offloaded, plain, sum, tagged, tcp_frame, udp_frame, vnet};
 pub(crate) use net::{Chain, Counters, Net, mac, mac_text};
-pub(crate) use relay::{Lane, Port, Relay, Signal, Snapshot, attempt, program};
-pub(crate) use tool::{Peer, RawFrame, Tap, receive_raw, send_raw, send_vnet};
+pub(crate) use relay::{Relay, Signal, Snapshot, attempt, program};
+pub(crate) use tool::{Peer, Tap, receive_raw, send_raw, send_vnet};
 
 use std::time::{Duration, Instant};
 
