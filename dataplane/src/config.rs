@@ -6,7 +6,10 @@
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 
 use crate::{
-    idle::IdlePolicy, interface::Interface, memory::HugePages, sys::netns,
+    idle::IdlePolicy,
+    interface::{self, Interface},
+    memory::HugePages,
+    sys::netns,
     wire::ethernet::MacAddress,
 };
 
@@ -198,6 +201,11 @@ impl Config {
                         "{port} is a loopback interface: it joins nothing, name another"
                     ));
                 }
+                Ok(interface) if !interface.ethernet => {
+                    mistakes.push(format!(
+                        "{port} carries no Ethernet frames: name an interface that does (veth, tap, a NIC)"
+                    ));
+                }
                 Ok(interface) => found.push(interface),
                 Err(mistake) => mistakes.push(mistake),
             }
@@ -264,8 +272,7 @@ impl FromStr for PortName {
             Some((netns, interface)) => (Some(netns), interface),
             None => (None, text),
         };
-        /// IFNAMSIZ, less the terminating zero.
-        const MAX: usize = 15;
+        const MAX: usize = interface::NAME_MAX;
         let valid = !interface.is_empty()
             && interface.len() <= MAX
             && !matches!(interface, "." | "..")

@@ -166,9 +166,15 @@ impl Lane {
         self.refresh();
     }
 
-    /// Exchanges both ports, e.g. because an interface was created anew. Only for a lane that is finished.
-    pub fn replace_ports(&mut self, rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>) {
-        (self.rx, self.tx) = (rx, tx);
+    /// Exchanges everything but the frames and the counts, because an interface was created anew. Only for a lane that is
+    /// finished.
+    pub fn renew(
+        &mut self,
+        rx: Box<dyn RxQueue>,
+        stages: Vec<Box<dyn Stage>>,
+        tx: Box<dyn TxQueue>,
+    ) {
+        (self.rx, self.stages, self.tx) = (rx, stages, tx);
     }
 
     fn publish(&mut self) {

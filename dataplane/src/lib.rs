@@ -40,13 +40,16 @@
 //! | [`relay`] | the composition root: from settings to running workers |
 //! | [`config`] | settings, and every mistake in them at once |
 //! | [`snapshot`] | what was counted, for tables and JSON |
+//! | [`check`] | what this machine and its interfaces allow |
 //! | [`interface`] | what the kernel says about interfaces |
+//! | [`netns`] | opening things in another network namespace |
 //! | [`idle`] | what a worker does when no frame comes |
 //! | [`control`] | signals, timers, link events |
 //! | [`wire`] | headers as bytes |
 //! | [`error`] | what can go wrong at set-up |
 
 pub mod burst;
+pub mod check;
 pub mod config;
 pub mod control;
 mod cut;
@@ -62,6 +65,7 @@ pub mod stage;
 pub mod stats;
 mod sync;
 mod sys;
+pub use sys::netns;
 pub mod wire;
 pub mod worker;
 

@@ -1,22 +1,25 @@
 //! The program: parse, start, wait, print.
 
 use std::{
+    fmt::Display,
     io::{self, Write},
     process::ExitCode,
 };
 
 use clap::Parser;
 use l2relay::{
-    cli::{Cli, Command, RunArgs},
+    cli::{CheckArgs, Cli, Command, RunArgs},
     control::{self, Wait},
     error::Error,
     relay::Relay,
     snapshot::Snapshot,
 };
+use serde::Serialize;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run(&args),
+        Command::Check(args) => check(&args),
     };
     match result {
         Ok(status) => status,
@@ -58,13 +61,23 @@ fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn check(args: &CheckArgs) -> Result<ExitCode, Error> {
+    let report = args.report()?;
+    print(&report, args.json);
+    Ok(if report.ready {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
 /// Nobody may be reading any more: that is no reason to stop relaying.
-fn print(snapshot: &Snapshot, json: bool) {
+fn print(what: &(impl Serialize + Display), json: bool) {
     let text = if json {
-        serde_json::to_string(snapshot)
+        serde_json::to_string(what)
             .unwrap_or_else(|error| format!("{{\"error\":{:?}}}", error.to_string()))
     } else {
-        snapshot.to_string()
+        what.to_string()
     };
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());

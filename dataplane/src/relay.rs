@@ -253,7 +253,7 @@ impl Inner {
             self.pairs.push(pair);
         }
         for (id, lane) in built {
-            self.workers[self.lanes[id].worker].add(id, lane);
+            self.worker(id).add(id, Box::new(lane));
         }
         Ok(())
     }
@@ -288,17 +288,30 @@ impl Inner {
     }
 
     /// Opens a pair again after one of its interfaces was created anew. Its lanes keep their counts.
-    fn reopen(&self, pair: &Pair) -> Result<()> {
-        let halves = self.open_pair(pair.ports)?;
-        for (&id, (_, _, _, rx, tx)) in pair.lanes.iter().zip(halves) {
-            let worker = &self.workers[self.lanes[id].worker];
-            for (id, mut lane) in worker.remove(vec![id]) {
-                lane.replace_ports(rx, tx);
-                worker.add(id, *lane);
-                break;
+    fn reopen(&self, pair: &Pair) {
+        // Taken away first: while both the old and the new sockets receive, frames would be counted twice.
+        let taken = pair
+            .lanes
+            .iter()
+            .flat_map(|&id| self.worker(id).remove(vec![id]));
+        let mut lanes: Vec<_> = taken.collect();
+        match self.open_pair(pair.ports) {
+            Ok(halves) => {
+                for ((_, lane), (rx_id, tx_id, _, rx, tx)) in lanes.iter_mut().zip(halves) {
+                    lane.renew(rx, self.stages(rx_id, tx_id), tx);
+                }
+                let [a, b] = pair.ports.map(|id| &self.ports[id].name);
+                tracing::info!("pair {a} <-> {b} is open again");
             }
+            Err(error) => tracing::error!("{error}"),
         }
-        Ok(())
+        lanes
+            .into_iter()
+            .for_each(|(id, lane)| self.worker(id).add(id, lane));
+    }
+
+    fn worker(&self, lane: LaneId) -> &Worker {
+        &self.workers[self.lanes[lane].worker]
     }
 
     fn stages(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
@@ -418,34 +431,30 @@ impl Inner {
     /// The kernel says that an interface has changed, or is there again.
     pub(crate) fn interface_changed(&mut self, netns: Option<&str>, interface: &Interface) {
         let mut anew = Vec::new();
-        for (id, port) in self
-            .ports
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, port)| port.name.netns.as_deref() == netns)
-        {
+        for (id, port) in self.ports.iter_mut().enumerate() {
+            if port.name.netns.as_deref() != netns {
+                continue;
+            }
+            let before = port.state();
             if port.interface.index == interface.index && !port.gone {
-                let before = port.state();
+                // An interface gets its qdisc when it comes up for the first time.
+                let other_paths = packet::one_path(&port.interface) != packet::one_path(interface);
                 port.update(interface.clone());
                 if port.state() != before {
                     tracing::info!("port {} is {}", port.name, port.state());
+                }
+                if other_paths {
+                    anew.push(id);
                 }
             } else if port.gone && port.name.interface == interface.name {
                 port.update(interface.clone());
                 anew.push(id);
             }
         }
-        for pair in self
-            .pairs
-            .iter()
-            .filter(|pair| pair.ports.iter().any(|id| anew.contains(id)))
-        {
-            if pair.ports.iter().any(|&id| self.ports[id].gone) {
-                continue;
-            }
-            match self.reopen(pair) {
-                Ok(()) => tracing::info!("port {} is back", self.ports[pair.ports[0]].name),
-                Err(error) => tracing::error!("{error}"),
+        for pair in &self.pairs {
+            let concerned = pair.ports.iter().any(|id| anew.contains(id));
+            if concerned && pair.ports.iter().all(|&id| !self.ports[id].gone) {
+                self.reopen(pair);
             }
         }
     }

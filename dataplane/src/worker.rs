@@ -115,8 +115,8 @@ impl Worker {
     }
 
     /// Gives the worker a lane to turn.
-    pub fn add(&self, id: LaneId, lane: Lane) {
-        self.send(Command::Add(id, Box::new(lane)));
+    pub fn add(&self, id: LaneId, lane: Box<Lane>) {
+        self.send(Command::Add(id, lane));
     }
 
     /// Takes lanes away. They take in nothing more, send what they hold, and come back finished.

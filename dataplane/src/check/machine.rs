@@ -5,6 +5,7 @@ use std::io;
 
 use super::{Findings, quota, size};
 use crate::interface::Interface;
+use crate::port::packet::{ENOUGH_BUFFER, SOCKET_BUFFER};
 use crate::sys::packet::PacketSocket;
 
 /// Capabilities by their numbers in `include/uapi/linux/capability.h`.
@@ -16,17 +17,12 @@ mod capability {
     pub(super) const BPF: u32 = 39;
 }
 
-/// What the `packet` back end asks for, in bytes.
-const RECEIVE_BUFFER: i32 = 16 << 20;
-/// From here on it queues super-frames apart from small frames.
-const RECEIVE_BUFFER_GOOD: usize = 4 << 20;
-
 pub(super) fn examine(findings: &mut Findings) {
     let rights = Rights::parse(&read("/proc/self/status"));
     let socket = PacketSocket::open(0);
     kernel(findings, read("/proc/sys/kernel/osrelease").trim());
     packet_socket(findings, &rights, socket.as_ref().err());
-    if let Ok(obtained) = socket.and_then(|socket| socket.receive_buffer(RECEIVE_BUFFER)) {
+    if let Ok(obtained) = socket.and_then(|socket| socket.receive_buffer(SOCKET_BUFFER)) {
         receive_buffer(
             findings,
             &rights,
@@ -153,12 +149,12 @@ fn receive_buffer(findings: &mut Findings, rights: &Rights, obtained: usize, rme
         format!(" (net.core.rmem_max is {rmem_max})")
     };
     let text = format!("{} obtained{admin}{limit}", size(obtained as u64));
-    if obtained >= RECEIVE_BUFFER_GOOD {
+    if obtained >= ENOUGH_BUFFER {
         findings.ok("receive buffer", text);
     } else {
         let text = text + ": few, large ring slots instead of many small ones, so TCP is slower";
         let remedy = format!(
-            "docker run --cap-add NET_ADMIN, or on the host: sysctl -w net.core.rmem_max={RECEIVE_BUFFER}"
+            "docker run --cap-add NET_ADMIN, or on the host: sysctl -w net.core.rmem_max={SOCKET_BUFFER}"
         );
         findings.note("receive buffer", text, remedy);
     }

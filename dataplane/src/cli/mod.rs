@@ -1,9 +1,11 @@
 //! The command line: definitions, and turning them into settings. The program itself is `main.rs`.
 
+mod check;
 mod run;
 
 use clap::{Parser, Subcommand};
 
+pub use check::CheckArgs;
 pub use run::RunArgs;
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
@@ -19,5 +21,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Relay frames between pairs of interfaces until SIGINT or SIGTERM
-    Run(RunArgs),
+    Run(Box<RunArgs>),
+    /// Tell what this machine and its interfaces allow, and what to do about the rest
+    Check(CheckArgs),
 }

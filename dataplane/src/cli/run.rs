@@ -34,7 +34,7 @@ pub struct RunArgs {
     /// MAC addresses: keep them, swap source and destination, or update them as l2fwd does
     #[arg(long, value_name = "MODE", default_value = "keep")]
     pub mac: String,
-    /// With --mac update: destination of the frames that PORT sends (default 02:00:00:00:00:<port id>)
+    /// With --mac update: destination of the frames that PORT sends (default 02:00:00:00:00:ID, the port's id)
     #[arg(long, value_name = "PORT=MAC")]
     pub dst_mac: Vec<String>,
     /// Pin one worker to each of these cores, e.g. 1,3-4 (default: one worker, not pinned)

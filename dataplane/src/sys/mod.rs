@@ -5,7 +5,7 @@
 pub(crate) mod ethtool;
 pub(crate) mod event;
 pub(crate) mod mapping;
-pub(crate) mod netns;
+pub mod netns;
 pub(crate) mod packet;
 pub(crate) mod ring;
 pub(crate) mod signal;

@@ -20,10 +20,7 @@ const NAMED: &str = "/run/netns";
 /// [`NotFound`](io::ErrorKind::NotFound) if there is no such namespace,
 /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) without the right to enter it,
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) if what is named is no network namespace.
-pub(crate) fn within<T: Send>(
-    netns: Option<&str>,
-    work: impl FnOnce() -> T + Send,
-) -> io::Result<T> {
+pub fn within<T: Send>(netns: Option<&str>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let Some(name) = netns else {
         return Ok(work());
     };

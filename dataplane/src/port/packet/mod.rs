@@ -42,12 +42,7 @@ pub fn open(
     link: &Arc<Link>,
     settings: &Settings,
 ) -> Result<Vec<(PacketRx, PacketTx)>> {
-    // A qdisc other than noqueue may reorder or hold what takes the other path: then everything takes this one.
-    let one_path = settings.qdisc
-        || interface
-            .qdisc
-            .as_deref()
-            .is_some_and(|qdisc| qdisc != "noqueue");
+    let one_path = settings.qdisc || one_path(interface);
     let mut group = None;
     (0..settings.queues)
         .map(|_| {
@@ -57,6 +52,13 @@ pub fn open(
         })
         .collect::<io::Result<_>>()
         .map_err(|error| refused(interface, error))
+}
+
+/// Whether everything must take one path, because the interface has a qdisc: frames that pass it can be overtaken by those
+/// that go past it.
+pub(crate) fn one_path(interface: &Interface) -> bool {
+    // noop: the interface was never up, and gets its qdisc when it comes up.
+    !matches!(interface.qdisc.as_deref(), None | Some("noqueue" | "noop"))
 }
 
 fn refused(interface: &Interface, error: io::Error) -> Error {
@@ -75,7 +77,9 @@ fn refused(interface: &Interface, error: io::Error) -> Error {
 }
 
 /// Bytes of socket buffer to ask for: a few hundred super-frames.
-const SOCKET_BUFFER: i32 = 16 << 20;
+pub(crate) const SOCKET_BUFFER: i32 = 16 << 20;
+/// Below this many bytes a burst of super-frames does not fit the queue: one takes up to 100 KiB of it.
+pub(crate) const ENOUGH_BUFFER: usize = 4 << 20;
 /// Bytes of a slot, for frames of up to [`SMALL_FRAME`] bytes and the kernel's headers before them.
 const SLOT: usize = 2048 + 128;
 const _: () = assert!(SLOT.is_multiple_of(16) && SLOT >= SMALL_FRAME + 128);

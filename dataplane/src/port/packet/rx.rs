@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-use super::{PacketSocket, SLOT, SOCKET_BUFFER, Settings};
+use super::{ENOUGH_BUFFER, PacketSocket, SLOT, SOCKET_BUFFER, Settings};
 use crate::{
     burst::Burst,
     lane::Turn,
@@ -35,8 +35,6 @@ impl PacketRx {
         settings: &Settings,
         group: &mut Option<u16>,
     ) -> io::Result<Self> {
-        /// Below this a burst of super-frames does not fit the socket's queue: one takes up to 100 KiB of it.
-        const ENOUGH: usize = 4 << 20;
         let socket = PacketSocket::open(index)?;
         socket.set_vnet_hdr()?;
         socket.ignore_outgoing()?;
@@ -45,7 +43,7 @@ impl PacketRx {
         }
         // Small slots and a queue for long frames carry more TCP than large slots (measured: 9.6 against 8.4 Gbit/s), but
         // without CAP_NET_ADMIN the queue may be limited to rmem_max. Ring memory is not.
-        let ring = if socket.receive_buffer(SOCKET_BUFFER)? >= ENOUGH {
+        let ring = if socket.receive_buffer(SOCKET_BUFFER)? >= ENOUGH_BUFFER {
             socket.copy_long_frames()?;
             socket.rx_ring(settings.ring, SLOT)?
         } else {

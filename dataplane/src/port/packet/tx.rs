@@ -256,16 +256,18 @@ impl TxQueue for PacketTx {
 
 /// How long to go on offering a frame that the device drops.
 ///
-/// `ENOBUFS` means that the device dropped a copy: because its peer's queue is full (then the next try succeeds), or
-/// because this frame never goes (the peer is down or its MTU smaller). So: patience for the first, none for those after
-/// it, until one succeeds again.
+/// `ENOBUFS` means that the device dropped a copy: because its peer's queue is full (then a later try succeeds), or
+/// because this frame never goes (the peer's MTU is smaller). So: a while for the first. If that was in vain, others are
+/// not waited for until some time has passed.
 #[derive(Default)]
 struct Patience {
     refused_since_ns: Option<u64>,
+    spent_until_ns: u64,
 }
 
 impl Patience {
-    const NS: u64 = 1_000_000;
+    const LASTS_NS: u64 = 1_000_000;
+    const RETURNS_NS: u64 = 1_000_000_000;
 
     fn reward(&mut self) {
         self.refused_since_ns = None;
@@ -277,11 +279,13 @@ impl Patience {
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Refusal::All,
             Some(libc::ENOBUFS) => {
                 let since = *self.refused_since_ns.get_or_insert(now_ns);
-                if now_ns - since < Self::NS {
-                    Refusal::Wait
-                } else {
-                    Refusal::Frame(Reason::Refused)
+                if now_ns >= self.spent_until_ns && now_ns - since < Self::LASTS_NS {
+                    return Refusal::Wait;
                 }
+                if now_ns >= self.spent_until_ns {
+                    self.spent_until_ns = now_ns + Self::RETURNS_NS;
+                }
+                Refusal::Frame(Reason::Refused)
             }
             Some(libc::EMSGSIZE) => Refusal::Frame(Reason::Oversize),
             _ => Refusal::Frame(Reason::Refused),

@@ -1,0 +1,91 @@
+//! The command line of the bench: definitions only.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::rivals::Layout;
+use crate::traffic::Protocol;
+use crate::{flood, peers};
+
+/// Measures relays between a client and a server, on this machine, in network namespaces.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub(crate) struct Cli {
+    /// What to measure.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Client — relay — server: latency and goodput by sockperf and iperf3, with and without relay.
+    Chain(Chain),
+    /// Relays side by side in interleaved rounds: latency, TCP, flood, idle CPU, start, memory.
+    Peers(peers::Flags),
+    /// A steady flood of UDP frames out of an interface, by hand.
+    Flood(flood::command::Flags),
+}
+
+/// Options of `chain`.
+#[derive(Debug, Args)]
+pub(crate) struct Chain {
+    /// How the relay is attached [default: pairs; hairpin with --preset comnetsemu].
+    #[arg(long, value_enum)]
+    pub(crate) topology: Option<Layout>,
+
+    /// One-way delay of the client's and of the server's link, such as 50ms (played by l2relay).
+    #[arg(long, value_parser = humantime::parse_duration)]
+    pub(crate) delay: Option<Duration>,
+
+    /// Seconds of each measurement [default: 3; 10 with --preset comnetsemu].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: Option<u32>,
+
+    /// Messages a second of sockperf's under-load runs [default: 1000,10000].
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rates: Option<Vec<u32>>,
+
+    /// Protocols of sockperf's latency runs [default: udp; udp,tcp with --preset comnetsemu].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) protocols: Option<Vec<Protocol>>,
+
+    /// What to put between: none, bridge, testpmd, testpmd-txoff, l2relay, l2relay-spin [default:
+    /// none,l2relay].
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) relays: Option<Vec<String>>,
+
+    /// A measurement as others have published it.
+    #[arg(long, value_enum)]
+    pub(crate) preset: Option<Preset>,
+
+    /// Directory for report.json, report.md and report.html.
+    #[arg(long, default_value = "report")]
+    pub(crate) out: PathBuf,
+
+    /// The program l2relay [default: the one beside this program].
+    #[arg(long)]
+    pub(crate) l2relay: Option<PathBuf>,
+
+    /// Further arguments for `l2relay run`, such as '--idle spin'.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    pub(crate) l2relay_args: String,
+
+    /// The CPU of client and server.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) host_cpu: usize,
+
+    /// The CPU of the relay.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) relay_cpu: usize,
+}
+
+/// Known measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Preset {
+    /// The DPDK example of ComNetsEmu: hairpin, 50 ms links, 50 messages a second for 10 s; then
+    /// without delay.
+    Comnetsemu,
+}

@@ -1,0 +1,451 @@
+//! What a chain measured, and how it is told: `report.json`, `report.md` and `report.html`.
+//!
+//! The JSON is the report; the other two are made from it and say nothing more.
+
+pub(crate) mod html;
+mod markdown;
+pub(crate) mod plot;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::traffic::{Figures, Load};
+
+/// Version of the JSON's layout.
+pub(crate) const VERSION: u32 = 1;
+
+/// One invocation of the bench.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Layout of this structure.
+    pub(crate) version: u32,
+    /// Where it was measured.
+    pub(crate) machine: Machine,
+    /// How long all of it took.
+    pub(crate) took_s: f64,
+    /// Measurements that belong together.
+    pub(crate) sections: Vec<Section>,
+    /// What a reader must know to read the figures.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Several relays under the same loads in the same topology.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Section {
+    /// Topology and delay, in words.
+    pub(crate) title: String,
+    /// `pairs` or `hairpin`.
+    pub(crate) topology: String,
+    /// One-way delay of the client's and of the server's link.
+    pub(crate) delay_ms: f64,
+    /// The CPU of client and server.
+    pub(crate) host_cpu: usize,
+    /// The CPU of the relay.
+    pub(crate) relay_cpu: usize,
+    /// Seconds of one measurement.
+    pub(crate) seconds: u32,
+    /// One for each relay.
+    pub(crate) variants: Vec<Variant>,
+}
+
+/// One relay.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Variant {
+    /// Its name.
+    pub(crate) name: String,
+    /// What it is.
+    pub(crate) about: String,
+    /// The command that started it; empty if it is no program.
+    pub(crate) command: String,
+    /// From its start until it said that it forwards.
+    pub(crate) start_ms: f64,
+    /// Why it was not measured to the end, if so.
+    pub(crate) trouble: Option<String>,
+    /// The relay's own last statistics, if it prints them as JSON.
+    #[serde(default)]
+    pub(crate) statistics: Option<serde_json::Value>,
+    /// In the order in which they were made.
+    pub(crate) measurements: Vec<Measurement>,
+}
+
+/// One load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measurement {
+    /// What was sent.
+    pub(crate) load: Load,
+    /// The client's command; empty if there was no connection.
+    pub(crate) command: String,
+    /// What came of it.
+    pub(crate) outcome: Outcome,
+    /// CPU time the relay's process used, in percent of one CPU; none if it is no process.
+    pub(crate) relay_cpu_percent: Option<f64>,
+}
+
+/// What came of a measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Outcome {
+    /// Figures.
+    Measured(Figures),
+    /// Nothing came through, and why.
+    NoConnection(String),
+    /// The tools failed, and how.
+    Failed(String),
+}
+
+impl Report {
+    /// Writes all three files into `dir`; gives their paths.
+    pub(crate) fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        let json = serde_json::to_string_pretty(self).context("the report as JSON")?;
+        let files = [
+            ("report.json", json + "\n"),
+            ("report.md", self.markdown()),
+            ("report.html", self.html()),
+        ];
+        files
+            .into_iter()
+            .map(|(name, text)| {
+                let path = dir.join(name);
+                std::fs::write(&path, text)
+                    .with_context(|| format!("writing {}", path.display()))?;
+                Ok(path)
+            })
+            .collect()
+    }
+
+    /// Everything, for people.
+    pub(crate) fn markdown(&self) -> String {
+        markdown::whole(self)
+    }
+
+    /// The short table, for the terminal.
+    pub(crate) fn summary(&self) -> String {
+        markdown::summary(self)
+    }
+
+    /// A page that needs nothing but itself.
+    pub(crate) fn html(&self) -> String {
+        html::page(self)
+    }
+}
+
+impl Section {
+    /// The loads, in the order of the report.
+    pub(crate) fn loads(&self) -> Vec<Load> {
+        let mut loads = Vec::new();
+        for measurement in self.variants.iter().flat_map(|v| &v.measurements) {
+            if !loads.contains(&measurement.load) {
+                loads.push(measurement.load);
+            }
+        }
+        loads
+    }
+
+    /// The client's command of a load.
+    fn command(&self, load: Load) -> Option<&str> {
+        self.variants
+            .iter()
+            .filter_map(|v| v.of(load))
+            .map(|m| m.command.as_str())
+            .find(|c| !c.is_empty())
+    }
+}
+
+impl Variant {
+    /// What came of a load.
+    pub(crate) fn of(&self, load: Load) -> Option<&Measurement> {
+        self.measurements.iter().find(|m| m.load == load)
+    }
+
+    /// The first thing that went wrong, if anything did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let failed = |m: &Measurement| match &m.outcome {
+            Outcome::Measured(_) => None,
+            Outcome::NoConnection(why) | Outcome::Failed(why) => Some(format!("{}: {why}", m.load)),
+        };
+        let first = self.measurements.iter().find_map(failed);
+        self.trouble.clone().or(first)
+    }
+}
+
+/// One figure of a load: its name, and how it is written for each variant.
+struct Row {
+    name: String,
+    cells: Vec<String>,
+}
+
+/// Every figure of a load as rows, one cell for each variant.
+fn rows(section: &Section, load: Load) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for (at, variant) in section.variants.iter().enumerate() {
+        for (name, cell) in cells(variant, load) {
+            let row = rows.iter().position(|r| r.name == name).unwrap_or_else(|| {
+                let cells = vec![String::from("–"); section.variants.len()];
+                rows.push(Row { name, cells });
+                rows.len() - 1
+            });
+            rows[row].cells[at] = cell;
+        }
+    }
+    rows
+}
+
+fn cells(variant: &Variant, load: Load) -> Vec<(String, String)> {
+    let Some(measurement) = variant.of(load) else {
+        return Vec::new();
+    };
+    let mut cells: Vec<(String, String)> = Vec::new();
+    let mut add = |name: &str, cell: String| cells.push((name.to_owned(), cell));
+    match &measurement.outcome {
+        Outcome::NoConnection(_) => add("result", "no connection".into()),
+        Outcome::Failed(_) => add("result", "failed".into()),
+        Outcome::Measured(figures) => {
+            add("result", "measured".into());
+            match figures {
+                Figures::Latency(l) => {
+                    add("average, us", us(l.avg_us));
+                    add("std-dev, us", us(l.std_dev_us));
+                    add("MIN, us", us(l.min_us));
+                    for p in &l.percentiles {
+                        add(&format!("p{}, us", p.percentile), us(p.us));
+                    }
+                    add("MAX, us", us(l.max_us));
+                    add("observations", l.observations.to_string());
+                    add("sent", l.sent.to_string());
+                    add("received", l.received.to_string());
+                    add("valid duration, s", format!("{:.3}", l.valid_s));
+                    add("sent in it", l.valid_sent.to_string());
+                    add("received in it", l.valid_received.to_string());
+                    add("dropped", l.dropped.to_string());
+                    add("duplicated", l.duplicated.to_string());
+                    add("out-of-order", l.out_of_order.to_string());
+                }
+                Figures::Throughput(t) => {
+                    add("sent", t.sent.to_string());
+                    add("sent, messages/s", format!("{:.0}", t.sent_mps));
+                    add(
+                        "sockperf's BandWidth, Mbps",
+                        format!("{:.1}", t.sockperf_mbps),
+                    );
+                    add("received", t.received.to_string());
+                    add("received, Mbit/s", format!("{:.1}", t.received_mbps));
+                }
+                Figures::Goodput(g) => {
+                    add("received, Gbit/s", gbps(g.received_bps));
+                    add("sent, Gbit/s", gbps(g.sent_bps));
+                    if let Some(lost) = g.lost_percent {
+                        add("lost, %", format!("{lost:.2}"));
+                    }
+                    if let Some(jitter) = g.jitter_ms {
+                        add("jitter, ms", format!("{jitter:.3}"));
+                    }
+                    if let Some(retransmits) = g.retransmits {
+                        add("retransmits", retransmits.to_string());
+                    }
+                    if let Some(congestion) = &g.congestion_control {
+                        add("congestion control", congestion.clone());
+                    }
+                }
+            }
+        }
+    }
+    if let Some(percent) = measurement.relay_cpu_percent {
+        add("relay's CPU, %", format!("{percent:.1}"));
+    }
+    cells
+}
+
+/// The rows of a load that a summary shows. Where there is no figure, the first says why.
+fn short_rows(section: &Section, load: Load) -> Vec<Row> {
+    let wanted: &[&str] = match load {
+        Load::PingPong { .. } | Load::UnderLoad { .. } => {
+            &["p50, us", "p99, us", "p99.9, us", "relay's CPU, %"]
+        }
+        Load::Throughput { .. } => &["received, Mbit/s"],
+        Load::Iperf3 { .. } => &["received, Gbit/s", "lost, %"],
+    };
+    let (results, figures): (Vec<Row>, Vec<Row>) = rows(section, load)
+        .into_iter()
+        .filter(|r| r.name == "result" || wanted.contains(&r.name.as_str()))
+        .partition(|r| r.name == "result");
+    let mut short = if figures.is_empty() {
+        results
+    } else {
+        let mut figures = figures;
+        for result in results {
+            for (cell, result) in figures[0].cells.iter_mut().zip(result.cells) {
+                if result != "measured" {
+                    *cell = result;
+                }
+            }
+        }
+        figures
+    };
+    short.truncate(wanted.len());
+    short
+}
+
+fn us(value: f64) -> String {
+    match value {
+        v if v >= 1000.0 => format!("{v:.0}"),
+        v if v >= 100.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+fn gbps(bps: f64) -> String {
+    format!("{:.3}", bps / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::{Protocol, iperf3::Goodput, sockperf};
+
+    const PING_PONG: Load = Load::PingPong {
+        protocol: Protocol::Udp,
+    };
+    const TCP: Load = Load::Iperf3 {
+        protocol: Protocol::Tcp,
+    };
+
+    fn measured(load: Load, figures: Figures) -> Measurement {
+        Measurement {
+            load,
+            command: "sockperf ping-pong -i 10.0.0.200".into(),
+            outcome: Outcome::Measured(figures),
+            relay_cpu_percent: Some(99.5),
+        }
+    }
+
+    fn variant(name: &str, measurements: Vec<Measurement>) -> Variant {
+        Variant {
+            name: name.into(),
+            about: "a <relay> & more".into(),
+            command: String::new(),
+            start_ms: 12.0,
+            trouble: None,
+            statistics: None,
+            measurements,
+        }
+    }
+
+    fn report() -> Report {
+        let text = include_str!("../traffic/fixtures/ping-pong-udp.txt");
+        let latency = sockperf::parse_latency(text).expect("the fixture parses");
+        let goodput = Goodput {
+            received_bps: 21.5e9,
+            sent_bps: 21.6e9,
+            retransmits: Some(7),
+            lost_percent: None,
+            jitter_ms: None,
+            congestion_control: Some("cubic".into()),
+        };
+        let silent = Measurement {
+            load: TCP,
+            command: String::new(),
+            outcome: Outcome::NoConnection("no TCP answer".into()),
+            relay_cpu_percent: None,
+        };
+        Report {
+            version: VERSION,
+            machine: Machine {
+                date: "2026-01-02T03:04:05Z".into(),
+                cpu_model: "A CPU".into(),
+                cpus: 2,
+                virtual_machine: true,
+                memory_mib: 1024,
+                kernel: "Linux 6".into(),
+                system: "Debian".into(),
+                load_before: 0.1,
+                versions: vec![("sockperf".into(), "3.7".into())],
+                command: "l2relay-bench chain".into(),
+            },
+            took_s: 60.0,
+            sections: vec![Section {
+                title: "Two ports".into(),
+                topology: "pairs".into(),
+                delay_ms: 0.0,
+                host_cpu: 0,
+                relay_cpu: 1,
+                seconds: 3,
+                variants: vec![
+                    variant(
+                        "none",
+                        vec![
+                            measured(PING_PONG, Figures::Latency(latency.clone())),
+                            measured(TCP, Figures::Goodput(goodput)),
+                        ],
+                    ),
+                    variant(
+                        "other",
+                        vec![measured(PING_PONG, Figures::Latency(latency)), silent],
+                    ),
+                ],
+            }],
+            notes: vec!["a note".into()],
+        }
+    }
+
+    /// Every figure of sockperf's block in the fixture, and iperf3's.
+    const FIGURES: [&str; 14] = [
+        "18.25", "108.8", "9.39", "9.71", "12.09", "12.65", "13.43", "31.55", "2182", "2669",
+        "2730", "27595", "15061", "21.500",
+    ];
+
+    #[test]
+    fn the_page_holds_all_figures_and_needs_nothing_else() {
+        let page = report().html();
+        for figure in FIGURES {
+            assert!(page.contains(figure), "{figure} is missing");
+        }
+        assert!(page.contains("no connection") && page.contains("no TCP answer"));
+        assert!(page.contains("a &lt;relay&gt; &amp; more"));
+        assert_eq!(page.matches("<polyline").count(), 2);
+        for outside in [
+            "http:", "https:", "//", "src=", "href=", "url(", "@import", "<script",
+        ] {
+            assert!(!page.contains(outside), "the page names {outside}");
+        }
+    }
+
+    #[test]
+    fn markdown_holds_all_figures() {
+        let markdown = report().markdown();
+        for figure in FIGURES {
+            assert!(markdown.contains(figure), "{figure} is missing");
+        }
+        let summary = report().summary();
+        let tcp = summary
+            .lines()
+            .find(|l| l.contains("iperf3 TCP"))
+            .expect("a row");
+        assert!(
+            tcp.contains("21.500") && tcp.contains("no connection"),
+            "{tcp}"
+        );
+    }
+
+    #[test]
+    fn json_comes_back_as_it_was() {
+        let json = serde_json::to_string(&report()).expect("it is written");
+        let back: Report = serde_json::from_str(&json).expect("it is read");
+        assert_eq!(back, report());
+    }
+
+    #[test]
+    fn a_failure_is_found() {
+        let mut report = report();
+        let [none, other] = &mut report.sections[0].variants[..] else {
+            panic!("two variants");
+        };
+        assert_eq!(none.failure(), None);
+        assert!(other.failure().is_some_and(|f| f.contains("no TCP answer")));
+        none.trouble = Some("it died".into());
+        assert_eq!(none.failure().as_deref(), Some("it died"));
+    }
+}

@@ -1,0 +1,26 @@
+//! Places for threads to run at: a network namespace as `ip netns` names it, a CPU.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::{CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_setaffinity};
+
+/// Moves the calling thread into a namespace, for good.
+pub(crate) fn settle(namespace: &str) -> Result<()> {
+    let path = format!("/run/netns/{namespace}");
+    let file = File::open(&path)
+        .with_context(|| format!("network namespace {namespace}: {path} cannot be opened"))?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).with_context(|| {
+        format!("network namespace {namespace} cannot be entered (root is needed)")
+    })
+}
+
+/// Keeps the calling thread on one CPU.
+pub(crate) fn pin(cpu: usize) -> Result<()> {
+    ensure!(cpu < CpuSet::MAX_CPU, "CPU {cpu}: no such number");
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set)
+        .with_context(|| format!("CPU {cpu} is not among those this process may use"))
+}
