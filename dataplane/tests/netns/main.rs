@@ -4,10 +4,12 @@
 mod common;
 
 mod bad_input;
+mod change;
 mod hairpin;
 mod idle;
 mod jumbo;
 mod link;
+mod load;
 mod mac;
 mod pairs;
 mod stop;

@@ -36,6 +36,11 @@ impl Capture {
         Capture { child, file, closing }
     }
 
+    /// Whether a frame has come.
+    pub(crate) fn has_any(&self) -> bool {
+        !read(&self.file).is_empty()
+    }
+
     /// The frames, when at least `count` have come, or after a while without them.
     pub(crate) fn frames(self, count: usize) -> Vec<Vec<u8>> {
         self.frames_within(count, Duration::from_secs(5))

@@ -274,6 +274,12 @@ impl Relay {
         tasks.flatten().map(status).filter_map(allowed).collect()
     }
 
+    /// How many file descriptors and threads it has.
+    pub(crate) fn descriptors_and_threads(&self) -> (usize, usize) {
+        let count = |what: &str| std::fs::read_dir(format!("/proc/{}/{what}", self.pid())).expect("it runs").count();
+        (count("fd"), count("task"))
+    }
+
     /// SIGKILL, and waits for the end.
     pub(crate) fn kill(mut self) {
         self.signal(Signal::Kill);
