@@ -13,6 +13,7 @@ mod load;
 mod mac;
 mod pairs;
 mod stop;
+mod tap;
 mod traffic;
 mod tunnel;
 mod vlan;

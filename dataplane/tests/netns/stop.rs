@@ -151,7 +151,7 @@ fn promiscuous_mode_is_optional() {
 }
 
 #[test]
-fn a_snapshot_a_signal_and_one_a_period() {
+fn a_signal_brings_a_snapshot() {
     let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
     let net = &chain.net;
     let mut relay = Relay::start(net, "relay", RUN);
@@ -167,11 +167,35 @@ fn a_snapshot_a_signal_and_one_a_period() {
     }
     assert_eq!(second.lanes.iter().map(|lane| lane.name.as_str()).collect::<Vec<_>>(), ["r0>r1", "r1>r0"]);
     relay.stop(Signal::Term);
+}
 
-    let relay = Relay::start(net, "relay", &[RUN, &["--stats-interval", "0.2"]].concat());
-    std::thread::sleep(Duration::from_millis(1500));
-    let periods = relay.lines_out();
-    assert!((3..=8).contains(&periods), "{periods} snapshots in 1.5 s");
+/// Snapshots that come by themselves come on time, and their rates are the differences of their counters.
+#[test]
+fn a_period_brings_snapshots_with_rates() {
+    let Some((chain, _sink)) = quiet_chain() else { return };
+    let mut relay = Relay::start(&chain.net, "relay", &[RUN, &["--stats-interval", "0.25"]].concat());
+    let load = flood(&chain, 1_000_000, "--size 158 --pause 0.002");
+    let mut before = relay.periodic_snapshot();
+    for _ in 0..6 {
+        let now = relay.periodic_snapshot();
+        let time = now.uptime_s - before.uptime_s;
+        assert!((0.1..1.0).contains(&time), "a period of {time} s");
+        let (then, lane) = (before.way("r0", "r1"), now.way("r0", "r1"));
+        let per_second = |now: u64, then: u64| (now - then) as f64 / time;
+        for (rate, counted) in [
+            (lane.rates.rx_pps, per_second(lane.rx_packets, then.rx_packets)),
+            (lane.rates.tx_pps, per_second(lane.tx_packets, then.tx_packets)),
+            (lane.rates.rx_bps, 8.0 * per_second(lane.rx_bytes, then.rx_bytes)),
+            (lane.rates.tx_bps, 8.0 * per_second(lane.tx_bytes, then.tx_bytes)),
+        ] {
+            assert!((rate - counted).abs() <= counted * 0.02 + 1.0, "{rate} a second where {counted} were counted: {lane:?}");
+        }
+        assert_eq!(now.way("r1", "r0").rates.rx_pps, 0.0);
+        before = now;
+    }
+    assert!(before.way("r0", "r1").rx_packets > 1000, "{before:?}");
+    drop(load);
+    relay.stop(Signal::Term);
 }
 
 /// A reader that goes away must not take the relay with it.

@@ -46,6 +46,16 @@ pub(crate) struct Lane {
     pub(crate) created: u64,
     pub(crate) held: u64,
     pub(crate) dropped: BTreeMap<String, u64>,
+    pub(crate) rates: Rates,
+}
+
+/// What a lane carries a second, over the time since the snapshot before.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+pub(crate) struct Rates {
+    pub(crate) rx_pps: f64,
+    pub(crate) rx_bps: f64,
+    pub(crate) tx_pps: f64,
+    pub(crate) tx_bps: f64,
 }
 
 impl Lane {
@@ -258,9 +268,12 @@ impl Relay {
         if more { self.next_snapshot() } else { None }
     }
 
-    /// How many lines have come on its standard output.
-    pub(crate) fn lines_out(&self) -> usize {
-        self.out.lock().expect("reader lives").len()
+    /// The next snapshot of those that come by themselves (`--stats-interval`).
+    pub(crate) fn periodic_snapshot(&mut self) -> Snapshot {
+        let snapshot = self.next_snapshot().unwrap_or_else(|| panic!("no periodic snapshot:\n{}", self.said()));
+        assert!(!snapshot.last);
+        snapshot.check();
+        snapshot
     }
 
     /// The CPUs each of its threads may use, as the kernel writes them.

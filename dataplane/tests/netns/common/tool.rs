@@ -128,6 +128,11 @@ impl Tap {
         tap
     }
 
+    /// Ends it; what had gone out of the interface, as its program read it.
+    pub(crate) fn close(self) -> Vec<RawFrame> {
+        RawReceiver(self.0).frames()
+    }
+
     /// Lets frames, each with its virtio header, come in on the interface.
     pub(crate) fn send(&mut self, frames: &[(Vec<u8>, Vec<u8>)]) {
         self.0.feed(frames.iter().map(|(vnet, frame)| hex(vnet) + &hex(frame)));

@@ -218,13 +218,24 @@ def raw_receive(o):
 
 
 def tap(o):
-    """A TAP interface; each hex line of standard input is a virtio header and a frame that comes in on it."""
-    fd = os.open("/dev/net/tun", os.O_RDWR)
+    """A TAP interface; each hex line of standard input is a virtio header and a frame that comes in on it. What goes
+    out of it is printed at the end of the input."""
+    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", o.interface.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
     print("listening", flush=True)
-    for line in sys.stdin:
-        os.write(fd, bytes.fromhex(line.strip()))
-    say()
+    frames, text, more = [], b"", True
+    while more or select.select([fd], [], [], o.idle)[0]:
+        ready = select.select([fd, 0] if more else [fd], [], [])[0]
+        if fd in ready:
+            data = os.read(fd, 1 << 17)
+            frames.append({"vnet": data[:VNET_LEN].hex(), "frame": data[VNET_LEN:].hex(), "tag": None})
+        if 0 in ready:
+            chunk = os.read(0, 1 << 20)
+            more = bool(chunk)
+            *lines, text = (text + chunk).split(b"\n")
+            for line in lines:
+                os.write(fd, bytes.fromhex(line.decode()))
+    say(frames=frames)
 
 
 def main():
