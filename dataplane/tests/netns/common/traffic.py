@@ -3,6 +3,7 @@
 Each command prints `listening` when a peer may start, and one JSON object as its last line.
 """
 import argparse
+import errno
 import fcntl
 import hashlib
 import json
@@ -223,7 +224,7 @@ def tap(o):
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", o.interface.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
     print("listening", flush=True)
-    frames, text, more = [], b"", True
+    frames, refused, text, more = [], 0, b"", True
     while more or select.select([fd], [], [], o.idle)[0]:
         ready = select.select([fd, 0] if more else [fd], [], [])[0]
         if fd in ready:
@@ -234,8 +235,12 @@ def tap(o):
             more = bool(chunk)
             *lines, text = (text + chunk).split(b"\n")
             for line in lines:
-                os.write(fd, bytes.fromhex(line.decode()))
-    say(frames=frames)
+                try:
+                    os.write(fd, bytes.fromhex(line.decode()))
+                except OSError as error:  # a header that contradicts itself
+                    refused += 1
+                    assert error.errno == errno.EINVAL, error
+    say(frames=frames, refused=refused)
 
 
 def main():
