@@ -5,17 +5,34 @@ use crate::common::{Chain, PATIENCE, Peer, Relay, Signal, cpus, eventually};
 const RUN: &[&str] = &["--pair", "r0,r1"];
 
 fn receive_all(chain: &Chain, count: u64) -> Peer {
-    Peer::listen(&chain.net, "server", &format!("udp-receive --no-acks --address {} --count {count}", Chain::SERVER))
+    Peer::listen(
+        &chain.net,
+        "server",
+        &format!(
+            "udp-receive --no-acks --address {} --count {count}",
+            Chain::SERVER
+        ),
+    )
 }
 
 fn send(chain: &Chain, count: u64, options: &str) -> serde_json::Value {
-    Peer::start(&chain.net, "client", &format!("udp-send --no-acks --address {} --count {count} {options}", Chain::SERVER)).result()
+    Peer::start(
+        &chain.net,
+        "client",
+        &format!(
+            "udp-send --no-acks --address {} --count {count} {options}",
+            Chain::SERVER
+        ),
+    )
+    .result()
 }
 
 /// More than the ring holds, super-frames among it: what is lost is counted as the kernel's, the rest is in order.
 #[test]
 fn a_small_ring_loses_frames_but_neither_order_nor_count() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
     let net = &chain.net;
     let relay = Relay::start(net, "relay", &[RUN, &["--ring", "16"]].concat());
     let receiver = receive_all(&chain, 6000);
@@ -38,11 +55,20 @@ fn a_small_ring_loses_frames_but_neither_order_nor_count() {
 /// Snapshots are taken between bursts, so the law holds in each, at full speed too.
 #[test]
 fn every_snapshot_under_load_is_exact() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
     let net = &chain.net;
     let _sink = Peer::listen(net, "server", &format!("sink --address {}", Chain::SERVER));
     let mut relay = Relay::start(net, "relay", RUN);
-    let load = Peer::listen(net, "client", &format!("flood --address {} --count 200000 --flows 8 --size 64", Chain::SERVER));
+    let load = Peer::listen(
+        net,
+        "client",
+        &format!(
+            "flood --address {} --count 200000 --flows 8 --size 64",
+            Chain::SERVER
+        ),
+    );
     let mut seen = 0;
     for _ in 0..60 {
         let way = relay.snapshot().way("r0", "r1");
@@ -56,20 +82,35 @@ fn every_snapshot_under_load_is_exact() {
 
 /// A relay that starts while frames pour in sends each at most once, and each flow in order.
 fn start_into_traffic(options: &[&str]) {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
     let net = &chain.net;
     let receiver = receive_all(&chain, 40_000);
-    let line = format!("udp-send --no-acks --address {} --count 40000 --flows 16 --large 300", Chain::SERVER);
+    let line = format!(
+        "udp-send --no-acks --address {} --count 40000 --flows 16 --large 300",
+        Chain::SERVER
+    );
     let sender = Peer::start(net, "client", &line);
-    assert!(eventually(PATIENCE, || net.counters("client", "c0").tx_packets > 1000));
+    assert!(eventually(PATIENCE, || net
+        .counters("client", "c0")
+        .tx_packets
+        > 1000));
     let relay = Relay::start(net, "relay", &[RUN, options].concat());
     let sent = sender.result();
     chain.settle();
     let received = receiver.result();
     let last = relay.stop(Signal::Term);
     let count = received["received"].as_u64().expect("a count");
-    assert!((100..40_000).contains(&count), "it did start into traffic: {received} {sent}");
-    assert_eq!((&received["doubled"], &received["reordered"]), (&0.into(), &0.into()), "{received} {last:?}");
+    assert!(
+        (100..40_000).contains(&count),
+        "it did start into traffic: {received} {sent}"
+    );
+    assert_eq!(
+        (&received["doubled"], &received["reordered"]),
+        (&0.into(), &0.into()),
+        "{received} {last:?}"
+    );
     assert_eq!(count, last.way("r0", "r1").tx_packets, "{last:?}");
 }
 
@@ -81,6 +122,10 @@ fn starting_into_traffic_doubles_and_reorders_nothing() {
 /// With several lanes a direction, the moment before all their sockets share the frames is the dangerous one.
 #[test]
 fn starting_several_lanes_into_traffic_doubles_and_reorders_nothing() {
-    let cores = cpus().iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let cores = cpus()
+        .iter()
+        .map(usize::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
     start_into_traffic(&["--queues", "2", "--cores", &cores]);
 }

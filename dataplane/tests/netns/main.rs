@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod change;
+mod encapsulation;
 mod hairpin;
 mod idle;
 mod jumbo;

@@ -3,58 +3,91 @@
 
 use etherparse::{SlicedPacket, TransportSlice};
 
-use crate::common::{
-    Capture, Chain, Net, Peer, Relay, Signal, Tag, Tap, checksums_hold, noise, offloaded, sum, tagged, tcp_frame, vnet,
-};
+use crate::common::{Capture, Chain, Peer, Relay, Signal, checksums_hold, sum};
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
-const TAP_RUN: &[&str] = &["--pair", "t0,r1"];
 const SIZE: u64 = 4 << 20;
 /// What the relay keeps of root's rights: raw sockets, nothing else.
 const NET_RAW_ALONE: &[&str] = &["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all"];
 
 /// A VXLAN device at both ends of the chain, with TCP both ways inside.
 /// With `whole`, checksums are completed on the relay's port, so that every frame can be verified at the far end.
-fn tcp_in_vxlan(chain: &Chain, outer: (&str, &str), inner: (&str, &str), options: &str, whole: bool) {
+fn tcp_in_vxlan(
+    chain: &Chain,
+    outer: (&str, &str),
+    inner: (&str, &str),
+    options: &str,
+    whole: bool,
+) {
     let net = &chain.net;
     if whole {
         net.sh("relay", "ethtool -K r1 tx off");
     }
     let relay = Relay::start(net, "relay", RUN);
-    for (space, interface, local, remote, address) in
-        [("client", "c0", outer.0, outer.1, inner.0), ("server", "s0", outer.1, outer.0, inner.1)]
-    {
+    for (space, interface, local, remote, address) in [
+        ("client", "c0", outer.0, outer.1, inner.0),
+        ("server", "s0", outer.1, outer.0, inner.1),
+    ] {
         net.sh(space, &format!("ip link add vx0 type vxlan id 7 dstport 4789 local {local} remote {remote} dev {interface} {options}"));
         net.sh(space, "sysctl -qw net.ipv6.conf.vx0.disable_ipv6=0");
-        net.sh(space, &format!("ip address add {address} dev vx0 nodad; ip link set vx0 up"));
+        net.sh(
+            space,
+            &format!("ip address add {address} dev vx0 nodad; ip link set vx0 up"),
+        );
     }
     let capture = Capture::start(net, "server", "s0", "udp port 4789");
     let before = net.counters("client", "c0");
     let address = inner.1.split('/').next().expect("an address");
-    let serve = Peer::listen(net, "server", &format!("tcp-serve --address {address} --size {SIZE} --seed 1"));
+    let serve = Peer::listen(
+        net,
+        "server",
+        &format!("tcp-serve --address {address} --size {SIZE} --seed 1"),
+    );
     let line = format!("tcp-connect --address {address} --size {SIZE} --seed 2");
     let client = Peer::start(net, "client", &line).result();
     let server = serve.result();
-    assert_eq!((&client["received"], &client["received_sha"]), (&SIZE.into(), &server["sent_sha"]));
-    assert_eq!((&server["received"], &server["received_sha"]), (&SIZE.into(), &client["sent_sha"]));
+    assert_eq!(
+        (&client["received"], &client["received_sha"]),
+        (&SIZE.into(), &server["sent_sha"])
+    );
+    assert_eq!(
+        (&server["received"], &server["received_sha"]),
+        (&SIZE.into(), &client["sent_sha"])
+    );
     chain.settle();
     let sent = net.counters("client", "c0").tx_packets - before.tx_packets;
     let last = relay.stop(Signal::Term);
 
     let way = last.way("r0", "r1");
     assert_eq!(way.lost() + last.way("r1", "r0").lost(), 0, "{last:?}");
-    assert!(sent < way.rx_packets / 2, "super-frames came in: {sent} buffers, {way:?}");
+    assert!(
+        sent < way.rx_packets / 2,
+        "super-frames came in: {sent} buffers, {way:?}"
+    );
     // The bulk of it, each on its own: no frame above the MTU, and correct from the outer header to the inner contents.
     let arrived = capture.frames(1);
-    assert!(arrived.len() as u64 > SIZE / 1500, "{} frames for {SIZE} bytes", arrived.len());
+    assert!(
+        arrived.len() as u64 > SIZE / 1500,
+        "{} frames for {SIZE} bytes",
+        arrived.len()
+    );
     for frame in &arrived {
         assert!(frame.len() <= 1514, "a frame of {} bytes", frame.len());
         if whole {
             outer_holds(frame).expect("the outer headers are those of this segment");
-            let inner = if frame[12..14] == [0x86, 0xdd] { 70 } else { 50 };
+            let inner = if frame[12..14] == [0x86, 0xdd] {
+                70
+            } else {
+                50
+            };
             // What is not TCP in there is ARP and neighbour discovery.
-            if SlicedPacket::from_ethernet(&frame[inner..]).expect("Ethernet in VXLAN").transport.is_some_and(is_tcp) {
-                checksums_hold(&frame[inner..]).expect("the inner headers are those of this segment");
+            if SlicedPacket::from_ethernet(&frame[inner..])
+                .expect("Ethernet in VXLAN")
+                .transport
+                .is_some_and(is_tcp)
+            {
+                checksums_hold(&frame[inner..])
+                    .expect("the inner headers are those of this segment");
             }
         }
     }
@@ -67,15 +100,28 @@ fn is_tcp(transport: TransportSlice) -> bool {
 /// The outer headers of a VXLAN frame; a UDP checksum of zero is none (RFC 7348).
 fn outer_holds(frame: &[u8]) -> Result<(), String> {
     let mut frame = frame.to_vec();
-    let at = if frame[12..14] == [0x86, 0xdd] { 54 } else { 34 };
+    let at = if frame[12..14] == [0x86, 0xdd] {
+        54
+    } else {
+        34
+    };
     let length = usize::from(u16::from_be_bytes([frame[at + 4], frame[at + 5]]));
     if length != frame.len() - at {
-        return Err(format!("UDP length {length} in a frame that holds {}", frame.len() - at));
+        return Err(format!(
+            "UDP length {length} in a frame that holds {}",
+            frame.len() - at
+        ));
     }
     if frame[at + 6..at + 8] == [0, 0] {
         // Give it the right one, so that all else can be verified.
         let addresses = if at == 34 { 26 } else { 22 };
-        let pseudo = [&frame[addresses..at], &[0, 17], &frame[at + 4..at + 6], &frame[at..]].concat();
+        let pseudo = [
+            &frame[addresses..at],
+            &[0, 17],
+            &frame[at + 4..at + 6],
+            &frame[at..],
+        ]
+        .concat();
         let checksum = match !sum(&pseudo) {
             0 => 0xffff,
             other => other,
@@ -87,62 +133,134 @@ fn outer_holds(frame: &[u8]) -> Result<(), String> {
 
 #[test]
 fn tcp_in_vxlan_with_default_offloads() {
-    let Some(chain) = Chain::open(1500) else { return };
-    tcp_in_vxlan(&chain, (Chain::CLIENT, Chain::SERVER), ("10.77.0.1/24", "10.77.0.2/24"), "", false);
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    tcp_in_vxlan(
+        &chain,
+        (Chain::CLIENT, Chain::SERVER),
+        ("10.77.0.1/24", "10.77.0.2/24"),
+        "",
+        false,
+    );
 }
 
 #[test]
 fn tcp_in_vxlan_is_cut_into_correct_frames() {
-    let Some(chain) = Chain::open(1500) else { return };
-    tcp_in_vxlan(&chain, (Chain::CLIENT, Chain::SERVER), ("10.77.0.1/24", "10.77.0.2/24"), "", true);
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    tcp_in_vxlan(
+        &chain,
+        (Chain::CLIENT, Chain::SERVER),
+        ("10.77.0.1/24", "10.77.0.2/24"),
+        "",
+        true,
+    );
 }
 
 #[test]
 fn tcp_over_ipv6_in_vxlan_without_outer_checksum() {
-    let Some(chain) = Chain::open(1500) else { return };
-    tcp_in_vxlan(&chain, (Chain::CLIENT, Chain::SERVER), ("fd77::1/64", "fd77::2/64"), "noudpcsum", true);
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    tcp_in_vxlan(
+        &chain,
+        (Chain::CLIENT, Chain::SERVER),
+        ("fd77::1/64", "fd77::2/64"),
+        "noudpcsum",
+        true,
+    );
 }
 
 #[test]
 fn tcp_in_vxlan_over_ipv6() {
-    let Some(chain) = Chain::open(1500) else { return };
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
     for (space, interface, address) in [("client", "c0", "fd09::1"), ("server", "s0", "fd09::2")] {
-        chain.net.sh(space, &format!("sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=0"));
-        chain.net.sh(space, &format!("ip address add {address}/64 dev {interface} nodad"));
+        chain.net.sh(
+            space,
+            &format!("sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=0"),
+        );
+        chain.net.sh(
+            space,
+            &format!("ip address add {address}/64 dev {interface} nodad"),
+        );
     }
-    tcp_in_vxlan(&chain, ("fd09::1", "fd09::2"), ("10.77.0.1/24", "10.77.0.2/24"), "", true);
+    tcp_in_vxlan(
+        &chain,
+        ("fd09::1", "fd09::2"),
+        ("10.77.0.1/24", "10.77.0.2/24"),
+        "",
+        true,
+    );
 }
 
 /// Without NET_ADMIN the receive buffer is what an ordinary host allows; `L2RELAY_TEST_SYSCTL=1` makes sure of the
 /// ordinary 212992 for the moment of the start, on machines that allow more (it is the whole machine's setting).
 #[test]
 fn net_raw_alone_and_an_ordinary_receive_buffer_suffice() {
-    let Some(chain) = Chain::open(1500) else { return };
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
     let mut relay = with_ordinary_rmem(|| {
         let mut relay = Relay::launch(&chain.net, "relay", NET_RAW_ALONE, RUN);
         relay.wait_ready();
         relay
     });
     let status = std::fs::read_to_string(format!("/proc/{}/status", relay.pid())).expect("it runs");
-    assert!(status.contains("CapEff:\t0000000000002000"), "NET_RAW alone: {status}");
+    assert!(
+        status.contains("CapEff:\t0000000000002000"),
+        "NET_RAW alone: {status}"
+    );
     // Plain TCP first: its super-frames need the large slots.
-    let serve = Peer::listen(&chain.net, "server", &format!("tcp-serve --address {} --size {SIZE} --seed 3", Chain::SERVER));
-    let line = format!("tcp-connect --address {} --size {SIZE} --seed 4", Chain::SERVER);
+    let serve = Peer::listen(
+        &chain.net,
+        "server",
+        &format!(
+            "tcp-serve --address {} --size {SIZE} --seed 3",
+            Chain::SERVER
+        ),
+    );
+    let line = format!(
+        "tcp-connect --address {} --size {SIZE} --seed 4",
+        Chain::SERVER
+    );
     let client = Peer::start(&chain.net, "client", &line).result();
     assert_eq!(serve.result()["received_sha"], client["sent_sha"]);
     chain.settle();
     relay.snapshot();
     let net = &chain.net;
-    for (space, local, remote, address) in
-        [("client", Chain::CLIENT, Chain::SERVER, "10.77.0.1"), ("server", Chain::SERVER, Chain::CLIENT, "10.77.0.2")]
-    {
-        net.sh(space, &format!("ip link add vx0 type vxlan id 7 dstport 4789 local {local} remote {remote}"));
-        net.sh(space, &format!("ip address add {address}/24 dev vx0; ip link set vx0 mtu 1450 up"));
+    for (space, local, remote, address) in [
+        ("client", Chain::CLIENT, Chain::SERVER, "10.77.0.1"),
+        ("server", Chain::SERVER, Chain::CLIENT, "10.77.0.2"),
+    ] {
+        net.sh(
+            space,
+            &format!("ip link add vx0 type vxlan id 7 dstport 4789 local {local} remote {remote}"),
+        );
+        net.sh(
+            space,
+            &format!("ip address add {address}/24 dev vx0; ip link set vx0 mtu 1450 up"),
+        );
     }
-    let serve = Peer::listen(net, "server", &format!("tcp-serve --address 10.77.0.2 --size {SIZE} --seed 1"));
-    let client = Peer::start(net, "client", &format!("tcp-connect --address 10.77.0.2 --size {SIZE} --seed 2")).result();
+    let serve = Peer::listen(
+        net,
+        "server",
+        &format!("tcp-serve --address 10.77.0.2 --size {SIZE} --seed 1"),
+    );
+    let client = Peer::start(
+        net,
+        "client",
+        &format!("tcp-connect --address 10.77.0.2 --size {SIZE} --seed 2"),
+    )
+    .result();
     let server = serve.result();
-    assert_eq!((&client["received_sha"], &server["received_sha"]), (&server["sent_sha"], &client["sent_sha"]));
+    assert_eq!(
+        (&client["received_sha"], &server["received_sha"]),
+        (&server["sent_sha"], &client["sent_sha"])
+    );
     relay.stop(Signal::Term);
 }
 
@@ -160,115 +278,4 @@ fn with_ordinary_rmem<T>(start: impl FnOnce() -> T) -> T {
         Restore(before)
     });
     start()
-}
-
-/// The outer headers of hand-made tunnels, by name: what comes before the inner Ethernet frame (or, for `ip`, before the
-/// inner IP packet), without lengths and checksums.
-fn encapsulations() -> Vec<(&'static str, Vec<u8>, bool)> {
-    let outer = |protocol: u8| {
-        let mut header = tcp_frame(&[], 0)[..34].to_vec();
-        header[14 + 9] = protocol;
-        header[18..20].copy_from_slice(&0x4321_u16.to_be_bytes());
-        header
-    };
-    let udp = |port: u16, rest: &[u8]| [&outer(17)[..], &4444_u16.to_be_bytes(), &port.to_be_bytes(), &[0; 4], rest].concat();
-    let gre = |flags: u16, kind: u16, rest: &[u8]| {
-        [&outer(47)[..], &flags.to_be_bytes(), &kind.to_be_bytes(), rest].concat()
-    };
-    vec![
-        ("vxlan", udp(4789, &[8, 0, 0, 0, 0, 0, 7, 0]), true),
-        ("geneve", udp(6081, &[0, 0, 0x65, 0x58, 0, 0, 7, 0]), true),
-        ("geneve with options", udp(6081, &[2, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 1, 9, 9, 9, 9]), true),
-        ("gre", gre(0, 0x6558, &[]), true),
-        ("gre with key", gre(0x2000, 0x6558, &[0, 0, 0, 5]), true),
-        ("gre of ip", gre(0, 0x0800, &[]), false),
-    ]
-}
-
-/// A super-frame of TCP inside a tunnel, its virtio header, and what it carries.
-fn tunnelled(prefix: &[u8], ethernet: bool, stack: &[Tag]) -> ((Vec<u8>, Vec<u8>), Vec<u8>) {
-    let payload: Vec<u8> = noise(8).take(20 * 1000 + 77).collect();
-    let (_, inner) = offloaded(&tcp_frame(&payload, 9000), 14, Some(1000));
-    let inner = if ethernet { &inner[..] } else { &inner[14..] };
-    let mut frame = [prefix, inner].concat();
-    let length = frame.len();
-    frame[16..18].copy_from_slice(&((length - 14) as u16).to_be_bytes());
-    if frame[23] == 17 {
-        frame[38..40].copy_from_slice(&((length - 34) as u16).to_be_bytes());
-    }
-    frame[24..26].fill(0);
-    let checksum = !sum(&frame[14..34]);
-    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-    let start = 4 * stack.len() + length - payload.len() - 20;
-    ((vnet(1, start + 20, 1000, start, 16), tagged(&frame, stack)), payload)
-}
-
-/// The server's side of the chain and, in the client's place, a TAP interface `t0` as the relay's port: the kernel
-/// refuses such frames from a packet socket, but takes them from a TAP (a virtual machine sends them).
-fn tap_and_server() -> Option<(Net, Tap)> {
-    let net = Net::open(&["relay", "server"])?;
-    net.veth(("server", "s0"), ("relay", "r1"));
-    let tap = Tap::open(&net, "relay", "t0");
-    Some((net, tap))
-}
-
-#[test]
-fn super_frames_in_every_tunnel_are_cut_right() {
-    let Some((net, mut tap)) = tap_and_server() else { return };
-    for (name, prefix, ethernet) in encapsulations() {
-        for stack in [&[][..], &[Tag { tpid: 0x8100, tci: 10 }]] {
-            let (frame, payload) = tunnelled(&prefix, ethernet, stack);
-            let relay = Relay::start(&net, "relay", TAP_RUN);
-            let capture = Capture::start(&net, "server", "s0", "");
-            tap.send(&[frame]);
-            let arrived = capture.frames(21);
-            let last = relay.stop(Signal::Term);
-            let way = last.way("t0", "r1");
-            assert_eq!((way.rx_packets, way.tx_packets, arrived.len()), (21, 21, 21), "{name}: {last:?}");
-            let (mut carried, mut seq, mut ids) = (Vec::new(), 9000, Vec::new());
-            for (n, frame) in arrived.iter().enumerate() {
-                let at = 4 * stack.len();
-                assert_eq!(frame[..12 + at], tagged(&prefix, stack)[..12 + at], "{name}: addresses and tag");
-                let length = usize::from(u16::from_be_bytes([frame[16 + at], frame[17 + at]]));
-                assert_eq!(length + 14 + at, frame.len(), "{name}: outer length");
-                assert_eq!(sum(&frame[14 + at..34 + at]), 0xffff, "{name}: outer header checksum");
-                if frame[23 + at] == 17 {
-                    let udp = usize::from(u16::from_be_bytes([frame[38 + at], frame[39 + at]]));
-                    assert_eq!(udp + 34 + at, frame.len(), "{name}: outer UDP length");
-                }
-                ids.push(u16::from_be_bytes([frame[18 + at], frame[19 + at]]));
-                let inner = &frame[prefix.len() + at..];
-                let inner = if ethernet { inner.to_vec() } else { [&prefix[..14], inner].concat() };
-                checksums_hold(&inner).unwrap_or_else(|error| panic!("{name}, segment {n}: inner {error}"));
-                let packet = SlicedPacket::from_ethernet(&inner).expect("it was just parsed");
-                let Some(TransportSlice::Tcp(tcp)) = packet.transport else { panic!("{name}: no TCP") };
-                assert_eq!((tcp.sequence_number(), tcp.psh()), (seq, n == 20), "{name}: PSH on the last alone");
-                seq += tcp.payload().len() as u32;
-                carried.extend_from_slice(tcp.payload());
-            }
-            assert!(carried == payload, "{name}: contents");
-            assert!(ids.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{name}: outer ids {ids:?}");
-        }
-    }
-}
-
-/// What the relay cannot cut it must not send on either: it says so in a counter.
-#[test]
-fn an_unknown_tunnel_is_counted_and_not_sent() {
-    let Some((net, mut tap)) = tap_and_server() else { return };
-    let unknown = {
-        let mut prefix = encapsulations().remove(0).1;
-        // A protocol for experiments (RFC 3692): nothing says what is inside.
-        prefix[23] = 253;
-        prefix
-    };
-    let (frame, _) = tunnelled(&unknown, true, &[]);
-    let relay = Relay::start(&net, "relay", TAP_RUN);
-    let capture = Capture::start(&net, "server", "s0", "");
-    let plain = tcp_frame(&[1; 100], 1);
-    tap.send(&[frame, (vec![0; 10], plain.clone())]);
-    assert_eq!(capture.frames(1), [plain], "what follows passes");
-    let way = relay.stop(Signal::Term).way("t0", "r1");
-    assert_eq!((way.rx_packets, way.tx_packets), (22, 1), "{way:?}");
-    assert_eq!(way.dropped.get("gso_unsupported"), Some(&21), "{way:?}");
 }

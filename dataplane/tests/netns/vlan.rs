@@ -4,8 +4,8 @@
 use etherparse::SlicedPacket;
 
 use crate::common::{
-    Capture, Chain, Relay, Signal, Tag, checksums_hold, noise, offloaded, plain, receive_raw, send_raw, send_vnet, tagged,
-    tcp_frame, udp_frame,
+    Capture, Chain, Relay, Signal, Tag, checksums_hold, noise, offloaded, plain, receive_raw,
+    send_raw, send_vnet, tagged, tcp_frame, udp_frame,
 };
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
@@ -34,7 +34,9 @@ const STACKS: &[&[Tag]] = &[
 
 #[test]
 fn tags_survive_with_their_identifiers() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
     let net = &chain.net;
     let mut frames = Vec::new();
     for (seed, &stack) in (1..).zip(STACKS) {
@@ -61,26 +63,41 @@ fn tags_survive_with_their_identifiers() {
             assert_eq!(sent, &arrived);
         }
         // A tag is part of the frame, on the way in and on the way out.
-        let (way, bytes) = (last.way("r0", "r1"), frames.iter().map(Vec::len).sum::<usize>() as u64);
+        let (way, bytes) = (
+            last.way("r0", "r1"),
+            frames.iter().map(Vec::len).sum::<usize>() as u64,
+        );
         assert_eq!((way.rx_bytes, way.tx_bytes), (bytes, bytes));
     }
 }
 
 /// The stacks whose checksum can be left to the next device, with a datagram that has its checksum.
 fn datagrams() -> Vec<(Vec<u8>, usize)> {
-    let stacks: [&[Tag]; 4] =
-        [&[], &[tag(0x8100, 10)], &[tag(0x88a8, 20)], &[tag(0x88a8, 0xa014), tag(0x8100, 0x600a)]];
+    let stacks: [&[Tag]; 4] = [
+        &[],
+        &[tag(0x8100, 10)],
+        &[tag(0x88a8, 20)],
+        &[tag(0x88a8, 0xa014), tag(0x8100, 0x600a)],
+    ];
     let sizes = [60, 333, 1200];
-    let all = stacks.into_iter().flat_map(|stack| sizes.map(|size| (stack, size)));
-    all.map(|(stack, size)| (tagged(&udp_frame(size, 9), stack), 14 + 4 * stack.len())).collect()
+    let all = stacks
+        .into_iter()
+        .flat_map(|stack| sizes.map(|size| (stack, size)));
+    all.map(|(stack, size)| (tagged(&udp_frame(size, 9), stack), 14 + 4 * stack.len()))
+        .collect()
 }
 
 #[test]
 fn a_partial_checksum_behind_a_tag_stays_where_it_belongs() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
     let net = &chain.net;
     let relay = Relay::start(net, "relay", RUN);
-    let sent: Vec<_> = datagrams().iter().map(|(frame, link)| offloaded(frame, *link, None)).collect();
+    let sent: Vec<_> = datagrams()
+        .iter()
+        .map(|(frame, link)| offloaded(frame, *link, None))
+        .collect();
     let receiver = receive_raw(net, "server", "s0", sent.len());
     send_vnet(net, "client", "c0", &sent);
     let arrived = receiver.frames();
@@ -95,19 +112,30 @@ fn a_partial_checksum_behind_a_tag_stays_where_it_belongs() {
         }
         assert_eq!(&bytes, frame);
         seen[2..6].fill(0);
-        assert_eq!(seen, header, "virtio header of {} bytes with tag {:?}", frame.len(), arrived.tag);
+        assert_eq!(
+            seen,
+            header,
+            "virtio header of {} bytes with tag {:?}",
+            frame.len(),
+            arrived.tag
+        );
     }
 }
 
 /// With offloads off on the relay's own port the kernel completes the checksum there, from what the relay told it.
 #[test]
 fn a_partial_checksum_behind_a_tag_is_completed_right() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
     let net = &chain.net;
     net.sh("relay", "ethtool -K r1 tx off");
     let relay = Relay::start(net, "relay", RUN);
     let whole = datagrams();
-    let sent: Vec<_> = whole.iter().map(|(frame, link)| offloaded(frame, *link, None)).collect();
+    let sent: Vec<_> = whole
+        .iter()
+        .map(|(frame, link)| offloaded(frame, *link, None))
+        .collect();
     let capture = Capture::start(net, "server", "s0", "");
     send_vnet(net, "client", "c0", &sent);
     let arrived = capture.frames(sent.len());
@@ -125,14 +153,19 @@ const SEGMENT: usize = 1000;
 fn super_frame(stack: &[Tag]) -> ((Vec<u8>, Vec<u8>), Vec<u8>) {
     let payload: Vec<u8> = noise(4).take(30 * SEGMENT + 321).collect();
     let frame = tagged(&tcp_frame(&payload, 5000), stack);
-    (offloaded(&frame, 14 + 4 * stack.len(), Some(SEGMENT as u16)), payload)
+    (
+        offloaded(&frame, 14 + 4 * stack.len(), Some(SEGMENT as u16)),
+        payload,
+    )
 }
 
 const GSO_STACKS: [&[Tag]; 3] = [&[], &[tag(0x8100, 0xa00a)], &[tag(0x88a8, 20)]];
 
 #[test]
 fn a_tagged_super_frame_crosses_whole() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
     let net = &chain.net;
     for stack in GSO_STACKS {
         let relay = Relay::start(net, "relay", RUN);
@@ -152,15 +185,25 @@ fn a_tagged_super_frame_crosses_whole() {
         seen[2..4].fill(0);
         assert_eq!(seen, wanted, "checksum or segmentation");
         let way = last.way("r0", "r1");
-        assert_eq!((way.rx_packets, way.tx_packets), (31, 31), "31 segments: {way:?}");
-        assert_eq!((way.rx_bytes, way.tx_bytes), (frame.len() as u64, frame.len() as u64), "{way:?}");
+        assert_eq!(
+            (way.rx_packets, way.tx_packets),
+            (31, 31),
+            "31 segments: {way:?}"
+        );
+        assert_eq!(
+            (way.rx_bytes, way.tx_bytes),
+            (frame.len() as u64, frame.len() as u64),
+            "{way:?}"
+        );
     }
 }
 
 /// With offloads off on the relay's port the kernel cuts the super-frame there, from what the relay told it.
 #[test]
 fn a_tagged_super_frame_is_cut_right() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else { return };
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
     let net = &chain.net;
     net.sh("relay", "ethtool -K r1 tx off tso off gso off");
     for stack in GSO_STACKS {
@@ -176,9 +219,17 @@ fn a_tagged_super_frame_is_cut_right() {
             checksums_hold(frame).expect("every segment has its checksums");
             let packet = SlicedPacket::from_ethernet(frame).expect("it was just parsed");
             let tags: Vec<u16> = packet.vlan_ids().iter().map(|id| id.value()).collect();
-            assert_eq!(tags, stack.iter().map(|tag| tag.tci & 0xfff).collect::<Vec<_>>());
-            assert_eq!(frame[12..12 + 4 * stack.len()], tagged(&[0; 14], stack)[12..12 + 4 * stack.len()]);
-            let Some(etherparse::TransportSlice::Tcp(tcp)) = packet.transport else { panic!("no TCP: {frame:?}") };
+            assert_eq!(
+                tags,
+                stack.iter().map(|tag| tag.tci & 0xfff).collect::<Vec<_>>()
+            );
+            assert_eq!(
+                frame[12..12 + 4 * stack.len()],
+                tagged(&[0; 14], stack)[12..12 + 4 * stack.len()]
+            );
+            let Some(etherparse::TransportSlice::Tcp(tcp)) = packet.transport else {
+                panic!("no TCP: {frame:?}")
+            };
             assert_eq!(tcp.sequence_number(), seq);
             seq += tcp.payload().len() as u32;
             carried.extend_from_slice(tcp.payload());

@@ -27,13 +27,38 @@ impl Capture {
         let file = net.file(&format!("{space}-{interface}.pcap"));
         let mut command = net.command(space, "tcpdump");
         // 32 MiB of slots of this size: as many frames as any test expects, even if tcpdump gets no CPU meanwhile.
-        command.args(["-i", interface, "-Q", "in", "-s", &SNAP.to_string(), "-B", "32768"]);
-        command.args(["-U", "--immediate-mode", "-n", "-Z", "root", "-w"]).arg(&file).arg(filter);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("tcpdump runs");
-        let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines().map_while(Result::ok);
-        assert!(lines.any(|line| line.contains("listening on")), "tcpdump does not start");
+        command.args([
+            "-i",
+            interface,
+            "-Q",
+            "in",
+            "-s",
+            &SNAP.to_string(),
+            "-B",
+            "32768",
+        ]);
+        command
+            .args(["-U", "--immediate-mode", "-n", "-Z", "root", "-w"])
+            .arg(&file)
+            .arg(filter);
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("tcpdump runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped"))
+            .lines()
+            .map_while(Result::ok);
+        assert!(
+            lines.any(|line| line.contains("listening on")),
+            "tcpdump does not start"
+        );
         let closing = std::thread::spawn(move || lines.collect::<Vec<_>>().join("; "));
-        Capture { child, file, closing }
+        Capture {
+            child,
+            file,
+            closing,
+        }
     }
 
     /// Whether a frame has come.
@@ -57,16 +82,24 @@ impl Capture {
 
     /// The lengths alone, of frames of any size.
     pub(crate) fn lengths(self, count: usize) -> Vec<usize> {
-        self.finish(count, Duration::from_secs(5)).into_iter().map(|(_, length)| length).collect()
+        self.finish(count, Duration::from_secs(5))
+            .into_iter()
+            .map(|(_, length)| length)
+            .collect()
     }
 
     fn finish(mut self, count: usize, limit: Duration) -> Vec<(Vec<u8>, usize)> {
         eventually(limit, || read(&self.file).len() >= count);
-        let _ = Command::new("kill").args(["-s", "INT", &self.child.id().to_string()]).status();
+        let _ = Command::new("kill")
+            .args(["-s", "INT", &self.child.id().to_string()])
+            .status();
         let _ = self.child.wait();
         let closing = std::mem::replace(&mut self.closing, std::thread::spawn(String::new));
         let figures = closing.join().expect("it only reads");
-        assert!(figures.contains("; 0 packets dropped by kernel"), "the capture itself has lost frames: {figures}");
+        assert!(
+            figures.contains("; 0 packets dropped by kernel"),
+            "the capture itself has lost frames: {figures}"
+        );
         read(&self.file)
     }
 }
@@ -81,7 +114,10 @@ impl Drop for Capture {
 
 /// The frames of a capture file that may still grow, with their lengths on the wire.
 fn read(file: &PathBuf) -> Vec<(Vec<u8>, usize)> {
-    let Ok(mut reader) = File::open(file).map_err(drop).and_then(|file| PcapReader::new(file).map_err(drop)) else {
+    let Ok(mut reader) = File::open(file)
+        .map_err(drop)
+        .and_then(|file| PcapReader::new(file).map_err(drop))
+    else {
         return Vec::new();
     };
     let mut frames = Vec::new();

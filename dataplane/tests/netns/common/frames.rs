@@ -52,22 +52,35 @@ pub(crate) fn tagged(frame: &[u8], tags: &[Tag]) -> Vec<u8> {
 /// A frame without TCP or UDP has nothing to be right, and fails.
 pub(crate) fn checksums_hold(frame: &[u8]) -> Result<(), String> {
     let packet = SlicedPacket::from_ethernet(frame).map_err(|error| error.to_string())?;
-    let payload = packet.net.as_ref().and_then(NetSlice::ip_payload_ref).ok_or("no IP")?;
+    let payload = packet
+        .net
+        .as_ref()
+        .and_then(NetSlice::ip_payload_ref)
+        .ok_or("no IP")?;
     let (ip_len, addresses) = match packet.net.as_ref() {
         Some(NetSlice::Ipv4(ip)) => {
             if sum(ip.header().slice()) != 0xffff {
                 return Err("IPv4 header checksum".to_owned());
             }
-            (usize::from(ip.header().total_len()), &ip.header().slice()[12..20])
+            (
+                usize::from(ip.header().total_len()),
+                &ip.header().slice()[12..20],
+            )
         }
-        Some(NetSlice::Ipv6(ip)) => (usize::from(ip.header().payload_length()) + 40, &ip.header().slice()[8..40]),
+        Some(NetSlice::Ipv6(ip)) => (
+            usize::from(ip.header().payload_length()) + 40,
+            &ip.header().slice()[8..40],
+        ),
         other => return Err(format!("no IP: {other:?}")),
     };
     let header_len = payload.payload.as_ptr() as usize - frame.as_ptr() as usize;
     let link_len = 14 + 4 * packet.vlan_ids().len();
     // 60 is Ethernet's minimum: what is shorter may have been padded to it.
     if link_len + ip_len != frame.len() && frame.len() > 60 {
-        return Err(format!("IP length {ip_len} in a frame of {}, headers {header_len}", frame.len()));
+        return Err(format!(
+            "IP length {ip_len} in a frame of {}, headers {header_len}",
+            frame.len()
+        ));
     }
     if !matches!(payload.ip_number, IpNumber::TCP | IpNumber::UDP) {
         return Err(format!("neither TCP nor UDP: {:?}", payload.ip_number));
@@ -75,7 +88,11 @@ pub(crate) fn checksums_hold(frame: &[u8]) -> Result<(), String> {
     let length = (payload.payload.len() as u32).to_be_bytes();
     let pseudo = [addresses, &length, &[0, 0, 0, payload.ip_number.0]].concat();
     let pseudo_and_all = [&pseudo, payload.payload].concat();
-    if sum(&pseudo_and_all) == 0xffff { Ok(()) } else { Err(format!("{:?} checksum", payload.ip_number)) }
+    if sum(&pseudo_and_all) == 0xffff {
+        Ok(())
+    } else {
+        Err(format!("{:?} checksum", payload.ip_number))
+    }
 }
 
 /// RFC 1071: the folded ones' complement sum, all ones over anything that carries its right checksum.
@@ -95,15 +112,34 @@ pub(crate) fn offloaded(frame: &[u8], link: usize, gso: Option<u16>) -> (Vec<u8>
     let (tcp, length) = (frame[link + 9] == 6, (frame.len() - transport) as u32);
     let at = transport + if tcp { 16 } else { 6 };
     frame[at..at + 2].fill(0);
-    let pseudo = [&frame[link + 12..link + 20], &length.to_be_bytes(), &[0, 0, 0, frame[link + 9]]].concat();
+    let pseudo = [
+        &frame[link + 12..link + 20],
+        &length.to_be_bytes(),
+        &[0, 0, 0, frame[link + 9]],
+    ]
+    .concat();
     frame[at..at + 2].copy_from_slice(&sum(&pseudo).to_be_bytes());
-    let header_len = transport + if tcp { usize::from(frame[transport + 12] >> 4) * 4 } else { 8 };
+    let header_len = transport
+        + if tcp {
+            usize::from(frame[transport + 12] >> 4) * 4
+        } else {
+            8
+        };
     let kind = match (gso, tcp) {
         (None, _) => 0,
         (Some(_), true) => 1,
         (Some(_), false) => 5,
     };
-    (vnet(kind, if kind == 0 { 0 } else { header_len }, gso.unwrap_or(0), transport, at - transport), frame)
+    (
+        vnet(
+            kind,
+            if kind == 0 { 0 } else { header_len },
+            gso.unwrap_or(0),
+            transport,
+            at - transport,
+        ),
+        frame,
+    )
 }
 
 /// A virtio header that asks for a checksum, and for segmentation if `kind` is not 0.

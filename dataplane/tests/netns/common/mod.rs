@@ -6,13 +6,18 @@ mod capture;
 mod frames;
 mod net;
 mod relay;
+mod snapshot;
 mod tool;
 
 pub(crate) use capture::Capture;
-pub(crate) use frames::{Tag, checksums_hold, multicast, noise, offloaded, plain, sum, tagged, tcp_frame, udp_frame, vnet};
+pub(crate) use frames::{
+    Tag, checksums_hold, multicast, noise, offloaded, plain, sum, tagged, tcp_frame, udp_frame,
+    vnet,
+};
 pub(crate) use net::{Chain, Counters, Net, mac, mac_text};
-pub(crate) use relay::{Relay, Signal, Snapshot, attempt, program};
-pub(crate) use tool::{Peer, Tap, receive_raw, send_raw, send_vnet};
+pub(crate) use relay::{Relay, Signal, attempt, program};
+pub(crate) use snapshot::Snapshot;
+pub(crate) use tool::{Peer, receive_raw, send_raw, send_vnet, tap_and_server};
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +27,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// The CPUs this process may use.
 pub(crate) fn cpus() -> Vec<usize> {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("Linux says so");
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .expect("Linux says so");
     let number = |text: &str| text.trim().parse::<usize>().expect("a CPU number");
     let range = |part: &str| match part.split_once('-') {
         Some((first, last)) => number(first)..=number(last),

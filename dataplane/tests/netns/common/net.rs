@@ -31,11 +31,21 @@ impl Net {
     /// Makes a namespace for each name, or says aloud that the test is skipped; `L2RELAY_REQUIRE_ROOT=1` forbids that.
     pub(crate) fn open(names: &[&str]) -> Option<Net> {
         sweep();
-        let tag = format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut net = Net { tag, spaces: Vec::new() };
+        let tag = format!(
+            "{PREFIX}{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let mut net = Net {
+            tag,
+            spaces: Vec::new(),
+        };
         for name in names {
             let space = net.ns(name);
-            let made = Command::new("ip").args(["netns", "add", &space]).output().expect("ip (iproute2) is installed");
+            let made = Command::new("ip")
+                .args(["netns", "add", &space])
+                .output()
+                .expect("ip (iproute2) is installed");
             if !made.status.success() {
                 let cause = String::from_utf8_lossy(&made.stderr).trim().to_owned();
                 assert!(
@@ -66,7 +76,10 @@ impl Net {
     /// A command that will run inside a namespace, with the process id it is started with.
     pub(crate) fn command(&self, name: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.ns(name)]).arg(program).stdin(Stdio::null());
+        command
+            .args(["netns", "exec", &self.ns(name)])
+            .arg(program)
+            .stdin(Stdio::null());
         command
     }
 
@@ -74,24 +87,50 @@ impl Net {
     pub(crate) fn sh(&self, name: &str, line: &str) -> String {
         let output = self.try_sh(name, line);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "`{line}` failed: {text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "`{line}` failed: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         text
     }
 
     /// Runs a shell line inside a namespace, whatever comes of it.
     pub(crate) fn try_sh(&self, name: &str, line: &str) -> Output {
-        self.command(name, "sh").args(["-c", line]).output().expect("sh runs")
+        self.command(name, "sh")
+            .args(["-c", line])
+            .output()
+            .expect("sh runs")
     }
 
     /// A veth pair between two namespaces, both ends up. The MAC addresses are [`mac`]'s.
     pub(crate) fn veth(&self, a: (&str, &str), b: (&str, &str)) {
         let (ns_a, ns_b) = (self.ns(a.0), self.ns(b.0));
         let made = Command::new("ip")
-            .args(["link", "add", a.1, "address", &mac_text(a.1), "netns", &ns_a, "type", "veth", "peer", "name", b.1])
+            .args([
+                "link",
+                "add",
+                a.1,
+                "address",
+                &mac_text(a.1),
+                "netns",
+                &ns_a,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                b.1,
+            ])
             .args(["address", &mac_text(b.1), "netns", &ns_b])
             .output()
             .expect("ip runs");
-        assert!(made.status.success(), "veth {} {}: {}", a.1, b.1, String::from_utf8_lossy(&made.stderr));
+        assert!(
+            made.status.success(),
+            "veth {} {}: {}",
+            a.1,
+            b.1,
+            String::from_utf8_lossy(&made.stderr)
+        );
         self.sh(a.0, &format!("ip link set {} up", a.1));
         self.sh(b.0, &format!("ip link set {} up", b.1));
     }
@@ -99,7 +138,11 @@ impl Net {
     /// The counters of an interface.
     pub(crate) fn counters(&self, name: &str, interface: &str) -> Counters {
         let value = self.link(name, interface);
-        let count = |way: &str, what: &str| value["stats64"][way][what].as_u64().expect("ip prints counters");
+        let count = |way: &str, what: &str| {
+            value["stats64"][way][what]
+                .as_u64()
+                .expect("ip prints counters")
+        };
         Counters {
             rx_packets: count("rx", "packets"),
             rx_bytes: count("rx", "bytes"),
@@ -140,24 +183,54 @@ impl Chain {
         let net = Net::open(&["client", "relay", "server"])?;
         net.veth(("client", "c0"), ("relay", "r0"));
         net.veth(("server", "s0"), ("relay", "r1"));
-        for (space, interface) in [("client", "c0"), ("relay", "r0"), ("relay", "r1"), ("server", "s0")] {
+        for (space, interface) in [
+            ("client", "c0"),
+            ("relay", "r0"),
+            ("relay", "r1"),
+            ("server", "s0"),
+        ] {
             net.sh(space, &format!("ip link set {interface} mtu {mtu}"));
         }
-        net.sh("client", &format!("ip address add {}/24 dev c0", Self::CLIENT));
-        net.sh("server", &format!("ip address add {}/24 dev s0", Self::SERVER));
+        net.sh(
+            "client",
+            &format!("ip address add {}/24 dev c0", Self::CLIENT),
+        );
+        net.sh(
+            "server",
+            &format!("ip address add {}/24 dev s0", Self::SERVER),
+        );
         Some(Chain { net })
     }
 
     /// Fixed neighbour entries at both ends, so that nothing but the test's own frames is on the wire.
     pub(crate) fn without_arp(self) -> Chain {
-        self.net.sh("client", &format!("ip neigh replace {} lladdr {} dev c0", Self::SERVER, mac_text("s0")));
-        self.net.sh("server", &format!("ip neigh replace {} lladdr {} dev s0", Self::CLIENT, mac_text("c0")));
+        self.net.sh(
+            "client",
+            &format!(
+                "ip neigh replace {} lladdr {} dev c0",
+                Self::SERVER,
+                mac_text("s0")
+            ),
+        );
+        self.net.sh(
+            "server",
+            &format!(
+                "ip neigh replace {} lladdr {} dev s0",
+                Self::CLIENT,
+                mac_text("c0")
+            ),
+        );
         self
     }
 
     /// Waits until both counters stand still, so that a comparison of them means something.
     pub(crate) fn settle(&self) {
-        let read = || (self.net.counters("client", "c0"), self.net.counters("server", "s0"));
+        let read = || {
+            (
+                self.net.counters("client", "c0"),
+                self.net.counters("server", "s0"),
+            )
+        };
         let mut last = read();
         let quiet = eventually(PATIENCE, || {
             std::thread::sleep(std::time::Duration::from_millis(40));
@@ -194,9 +267,15 @@ fn remove(space: &str) {
 
 /// Removes namespaces of earlier test processes that were killed before they could do it themselves.
 fn sweep() {
-    for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir("/run/netns")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let owner = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next());
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             remove(&name);
         }

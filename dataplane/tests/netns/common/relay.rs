@@ -1,112 +1,11 @@
 //! The relay as a black box: started in a namespace, watched on its two streams, ended by a signal.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-
-use super::{Net, PATIENCE, eventually};
-
-/// One line of `--json`.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Snapshot {
-    pub(crate) version: u32,
-    pub(crate) time_s: f64,
-    pub(crate) uptime_s: f64,
-    pub(crate) last: bool,
-    pub(crate) ports: Vec<Port>,
-    pub(crate) lanes: Vec<Lane>,
-}
-
-/// A port's part of a snapshot.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Port {
-    pub(crate) name: String,
-    pub(crate) rx_packets: u64,
-    pub(crate) rx_bytes: u64,
-    pub(crate) tx_packets: u64,
-    pub(crate) tx_bytes: u64,
-    pub(crate) kernel_drops: u64,
-    pub(crate) state: String,
-}
-
-/// A lane's part of a snapshot.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Lane {
-    pub(crate) name: String,
-    pub(crate) rx: String,
-    pub(crate) tx: String,
-    pub(crate) rx_packets: u64,
-    pub(crate) rx_bytes: u64,
-    pub(crate) tx_packets: u64,
-    pub(crate) tx_bytes: u64,
-    pub(crate) created: u64,
-    pub(crate) held: u64,
-    pub(crate) dropped: BTreeMap<String, u64>,
-    pub(crate) rates: Rates,
-}
-
-/// What a lane carries a second, over the time since the snapshot before.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
-pub(crate) struct Rates {
-    pub(crate) rx_pps: f64,
-    pub(crate) rx_bps: f64,
-    pub(crate) tx_pps: f64,
-    pub(crate) tx_bps: f64,
-}
-
-impl Lane {
-    /// Frames dropped for any reason.
-    pub(crate) fn lost(&self) -> u64 {
-        self.dropped.values().sum()
-    }
-}
-
-impl Snapshot {
-    /// A port by its name.
-    pub(crate) fn port(&self, name: &str) -> &Port {
-        self.ports.iter().find(|port| port.name == name).unwrap_or_else(|| panic!("no port {name} in {self:?}"))
-    }
-
-    /// The sum over the lanes from one port to another: with `--queues` there are several.
-    pub(crate) fn way(&self, rx: &str, tx: &str) -> Lane {
-        let mut lanes = self.lanes.iter().filter(|lane| lane.rx == rx && lane.tx == tx);
-        let mut sum = lanes.next().unwrap_or_else(|| panic!("no lane {rx}>{tx} in {self:?}")).clone();
-        for lane in lanes {
-            sum.rx_packets += lane.rx_packets;
-            sum.rx_bytes += lane.rx_bytes;
-            sum.tx_packets += lane.tx_packets;
-            sum.tx_bytes += lane.tx_bytes;
-            sum.created += lane.created;
-            sum.held += lane.held;
-            for (reason, count) in &lane.dropped {
-                *sum.dropped.entry(reason.clone()).or_default() += count;
-            }
-        }
-        sum
-    }
-
-    /// What every snapshot of quiet lanes obeys: conservation in each lane, and ports that are the sums of their lanes.
-    fn check(&self) {
-        assert_eq!(self.version, 1);
-        for lane in &self.lanes {
-            let (input, output) = (lane.rx_packets + lane.created, lane.tx_packets + lane.lost() + lane.held);
-            assert_eq!(input, output, "received + created = sent + dropped + held does not hold in {lane:?}");
-        }
-        for port in &self.ports {
-            let sum = |count: fn(&Lane) -> u64, end: fn(&Lane) -> &String| -> u64 {
-                self.lanes.iter().filter(|lane| *end(lane) == port.name).map(count).sum()
-            };
-            assert_eq!(port.rx_packets, sum(|l| l.rx_packets, |l| &l.rx), "rx packets of {port:?} in {self:?}");
-            assert_eq!(port.rx_bytes, sum(|l| l.rx_bytes, |l| &l.rx), "rx bytes of {port:?} in {self:?}");
-            assert_eq!(port.tx_packets, sum(|l| l.tx_packets, |l| &l.tx), "tx packets of {port:?} in {self:?}");
-            assert_eq!(port.tx_bytes, sum(|l| l.tx_bytes, |l| &l.tx), "tx bytes of {port:?} in {self:?}");
-        }
-    }
-}
+use super::{Net, PATIENCE, Snapshot, eventually};
 
 /// What the tests send to the relay.
 #[derive(Clone, Copy, Debug)]
@@ -142,13 +41,19 @@ pub(crate) struct Relay {
 
 /// The program under test: the one cargo built, or another that claims to be one (docs/testing: wrong relays).
 pub(crate) fn program() -> String {
-    std::env::var("L2RELAY_TEST_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_l2relay").to_owned())
+    std::env::var("L2RELAY_TEST_PROGRAM")
+        .unwrap_or_else(|_| env!("CARGO_BIN_EXE_l2relay").to_owned())
 }
 
 /// Runs `l2relay` with these arguments to its end, which must come by itself within a few seconds.
 pub(crate) fn attempt(net: &Net, space: &str, wrapper: &[&str], args: &[&str]) -> Output {
     let mut command = net.command(space, "timeout");
-    command.arg("-k1").arg("5").args(wrapper).arg(program()).args(args);
+    command
+        .arg("-k1")
+        .arg("5")
+        .args(wrapper)
+        .arg(program())
+        .args(args);
     command.output().expect("timeout (coreutils) runs")
 }
 
@@ -162,13 +67,29 @@ impl Relay {
 
     /// Starts it, perhaps under a wrapper (`setpriv …`, `taskset …`), and does not wait.
     pub(crate) fn launch(net: &Net, space: &str, wrapper: &[&str], args: &[&str]) -> Relay {
-        let wrapped: Vec<String> = wrapper.iter().map(|word| (*word).to_owned()).chain([program()]).collect();
+        let wrapped: Vec<String> = wrapper
+            .iter()
+            .map(|word| (*word).to_owned())
+            .chain([program()])
+            .collect();
         let mut command = net.command(space, &wrapped[0]);
-        command.args(&wrapped[1..]).args(["run", "--json"]).args(args);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the relay starts");
+        command
+            .args(&wrapped[1..])
+            .args(["run", "--json"])
+            .args(args);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the relay starts");
         let out = gather(child.stdout.take().expect("stdout is piped"));
         let err = gather(child.stderr.take().expect("stderr is piped"));
-        Relay { child, out, err, taken: 0 }
+        Relay {
+            child,
+            out,
+            err,
+            taken: 0,
+        }
     }
 
     /// Its process id: `ip netns exec` and the wrappers become the relay, they do not fork.
@@ -180,9 +101,17 @@ impl Relay {
     pub(crate) fn wait_ready(&mut self) {
         let err = Arc::clone(&self.err);
         let ready = eventually(PATIENCE, || {
-            err.lock().expect("reader lives").iter().any(|line| line == "ready") || self.exited()
+            err.lock()
+                .expect("reader lives")
+                .iter()
+                .any(|line| line == "ready")
+                || self.exited()
         });
-        assert!(ready && !self.exited(), "the relay did not become ready:\n{}", self.said());
+        assert!(
+            ready && !self.exited(),
+            "the relay did not become ready:\n{}",
+            self.said()
+        );
     }
 
     /// Everything on its standard error so far.
@@ -200,8 +129,14 @@ impl Relay {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let sent = Command::new("kill").args(["-s", signal.name(), &self.pid().to_string()]).status();
-        assert!(sent.expect("kill runs").success(), "SIG{} cannot be sent", signal.name());
+        let sent = Command::new("kill")
+            .args(["-s", signal.name(), &self.pid().to_string()])
+            .status();
+        assert!(
+            sent.expect("kill runs").success(),
+            "SIG{} cannot be sent",
+            signal.name()
+        );
     }
 
     /// A snapshot by SIGUSR1 while nothing moves: the conservation law must hold exactly.
@@ -214,20 +149,33 @@ impl Relay {
     /// A snapshot by SIGUSR1 under traffic, unchecked: counters of one burst may be between two stores.
     pub(crate) fn live_snapshot(&mut self) -> Snapshot {
         self.signal(Signal::Usr1);
-        let snapshot = self.next_snapshot().unwrap_or_else(|| panic!("no snapshot after SIGUSR1:\n{}", self.said()));
-        assert!(!snapshot.last, "a snapshot of a running relay says it is the last: {snapshot:?}");
+        let snapshot = self
+            .next_snapshot()
+            .unwrap_or_else(|| panic!("no snapshot after SIGUSR1:\n{}", self.said()));
+        assert!(
+            !snapshot.last,
+            "a snapshot of a running relay says it is the last: {snapshot:?}"
+        );
         snapshot
     }
 
     /// Polls snapshots until one satisfies `holds`; the last one seen is in the panic message.
-    pub(crate) fn snapshot_when(&mut self, what: &str, holds: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    pub(crate) fn snapshot_when(
+        &mut self,
+        what: &str,
+        holds: impl Fn(&Snapshot) -> bool,
+    ) -> Snapshot {
         let start = Instant::now();
         loop {
             let snapshot = self.live_snapshot();
             if holds(&snapshot) {
                 return snapshot;
             }
-            assert!(start.elapsed() < PATIENCE, "never {what}; at last {snapshot:?}\n{}", self.said());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "never {what}; at last {snapshot:?}\n{}",
+                self.said()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -240,22 +188,38 @@ impl Relay {
         }
         let line = out.lock().expect("reader lives")[taken].clone();
         self.taken += 1;
-        Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("not a snapshot ({error}): {line}")))
+        Some(
+            serde_json::from_str(&line)
+                .unwrap_or_else(|error| panic!("not a snapshot ({error}): {line}")),
+        )
     }
 
     /// Ends it: exit status 0, one last snapshot that says so and obeys the law, nothing after it.
     pub(crate) fn stop(mut self, signal: Signal) -> Snapshot {
         self.signal(signal);
         let ended = eventually(PATIENCE, || self.exited());
-        assert!(ended, "the relay does not end on {signal:?}:\n{}", self.said());
+        assert!(
+            ended,
+            "the relay does not end on {signal:?}:\n{}",
+            self.said()
+        );
         let status = self.child.wait().expect("it is our child");
-        assert_eq!(status.code(), Some(0), "exit status after {signal:?}:\n{}", self.said());
+        assert_eq!(
+            status.code(),
+            Some(0),
+            "exit status after {signal:?}:\n{}",
+            self.said()
+        );
         let mut last = None;
         while let Some(snapshot) = self.rest() {
-            assert!(last.is_none(), "something follows the last snapshot: {snapshot:?}");
+            assert!(
+                last.is_none(),
+                "something follows the last snapshot: {snapshot:?}"
+            );
             last = snapshot.last.then_some(snapshot);
         }
-        let last = last.unwrap_or_else(|| panic!("no last snapshot after {signal:?}:\n{}", self.said()));
+        let last =
+            last.unwrap_or_else(|| panic!("no last snapshot after {signal:?}:\n{}", self.said()));
         last.check();
         last
     }
@@ -270,7 +234,9 @@ impl Relay {
 
     /// The next snapshot of those that come by themselves (`--stats-interval`).
     pub(crate) fn periodic_snapshot(&mut self) -> Snapshot {
-        let snapshot = self.next_snapshot().unwrap_or_else(|| panic!("no periodic snapshot:\n{}", self.said()));
+        let snapshot = self
+            .next_snapshot()
+            .unwrap_or_else(|| panic!("no periodic snapshot:\n{}", self.said()));
         assert!(!snapshot.last);
         snapshot.check();
         snapshot
@@ -279,9 +245,13 @@ impl Relay {
     /// The CPUs each of its threads may use, as the kernel writes them.
     pub(crate) fn thread_cpus(&self) -> Vec<String> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
-        let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let status = |task: std::fs::DirEntry| {
+            std::fs::read_to_string(task.path().join("status")).unwrap_or_default()
+        };
         let allowed = |text: String| {
-            let line = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
             line.map(|list| list.trim().to_owned())
         };
         tasks.flatten().map(status).filter_map(allowed).collect()
@@ -289,7 +259,11 @@ impl Relay {
 
     /// How many file descriptors and threads it has.
     pub(crate) fn descriptors_and_threads(&self) -> (usize, usize) {
-        let count = |what: &str| std::fs::read_dir(format!("/proc/{}/{what}", self.pid())).expect("it runs").count();
+        let count = |what: &str| {
+            std::fs::read_dir(format!("/proc/{}/{what}", self.pid()))
+                .expect("it runs")
+                .count()
+        };
         (count("fd"), count("task"))
     }
 

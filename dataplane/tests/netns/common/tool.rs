@@ -22,9 +22,17 @@ impl Peer {
     pub(crate) fn start(net: &Net, space: &str, line: &str) -> Peer {
         let mut command = net.command(space, "/usr/bin/python3");
         command.args(["-c", SCRIPT]).args(line.split_whitespace());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 runs");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 runs");
         let out = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        Peer { child, out, what: line.to_owned() }
+        Peer {
+            child,
+            out,
+            what: line.to_owned(),
+        }
     }
 
     /// Starts one that says when it listens, and waits for that.
@@ -45,7 +53,8 @@ impl Peer {
         };
         let status = self.child.wait().expect("it is our child");
         assert!(status.success(), "`{}` failed: {line}", self.what);
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("`{}` printed {line:?}: {error}", self.what))
+        serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("`{}` printed {line:?}: {error}", self.what))
     }
 
     fn line(&mut self) -> String {
@@ -87,21 +96,33 @@ struct RawLine {
 
 /// Sends frames exactly as given out of an interface, from a raw socket.
 pub(crate) fn send_raw<F: AsRef<[u8]>>(net: &Net, space: &str, interface: &str, frames: &[F]) {
-    let mut peer = Peer::start(net, space, &format!("raw-send --interface {interface} --pause 0.002"));
+    let mut peer = Peer::start(
+        net,
+        space,
+        &format!("raw-send --interface {interface} --pause 0.002"),
+    );
     peer.feed(frames.iter().map(|frame| hex(frame.as_ref())));
     assert_eq!(peer.result()["sent"], frames.len());
 }
 
 /// Sends frames with virtio headers before them (checksum and segmentation left to whoever is next).
 pub(crate) fn send_vnet(net: &Net, space: &str, interface: &str, frames: &[(Vec<u8>, Vec<u8>)]) {
-    let mut peer = Peer::start(net, space, &format!("raw-send --vnet --interface {interface}"));
+    let mut peer = Peer::start(
+        net,
+        space,
+        &format!("raw-send --vnet --interface {interface}"),
+    );
     peer.feed(frames.iter().map(|(vnet, frame)| hex(vnet) + &hex(frame)));
     assert_eq!(peer.result()["sent"], frames.len());
 }
 
 /// Starts to collect `count` frames with their virtio headers; [`frames`](RawReceiver::frames) has them.
 pub(crate) fn receive_raw(net: &Net, space: &str, interface: &str, count: usize) -> RawReceiver {
-    RawReceiver(Peer::listen(net, space, &format!("raw-receive --interface {interface} --count {count} --limit 4")))
+    RawReceiver(Peer::listen(
+        net,
+        space,
+        &format!("raw-receive --interface {interface} --count {count} --limit 4"),
+    ))
 }
 
 /// A running [`receive_raw`].
@@ -111,8 +132,13 @@ impl RawReceiver {
     /// What came, when `count` have come or nothing more does.
     pub(crate) fn frames(self) -> Vec<RawFrame> {
         let mut result = self.0.result();
-        let lines: Vec<RawLine> = serde_json::from_value(result["frames"].take()).expect("a list of frames");
-        let parse = |line: RawLine| RawFrame { vnet: unhex(&line.vnet), bytes: unhex(&line.frame), tag: line.tag };
+        let lines: Vec<RawLine> =
+            serde_json::from_value(result["frames"].take()).expect("a list of frames");
+        let parse = |line: RawLine| RawFrame {
+            vnet: unhex(&line.vnet),
+            bytes: unhex(&line.frame),
+            tag: line.tag,
+        };
         lines.into_iter().map(parse).collect()
     }
 }
@@ -123,7 +149,11 @@ pub(crate) struct Tap(Peer);
 impl Tap {
     /// Makes it, up.
     pub(crate) fn open(net: &Net, space: &str, interface: &str) -> Tap {
-        let tap = Tap(Peer::listen(net, space, &format!("tap --interface {interface}")));
+        let tap = Tap(Peer::listen(
+            net,
+            space,
+            &format!("tap --interface {interface}"),
+        ));
         net.sh(space, &format!("ip link set {interface} up"));
         tap
     }
@@ -135,8 +165,17 @@ impl Tap {
 
     /// Lets frames, each with its virtio header, come in on the interface.
     pub(crate) fn send(&mut self, frames: &[(Vec<u8>, Vec<u8>)]) {
-        self.0.feed(frames.iter().map(|(vnet, frame)| hex(vnet) + &hex(frame)));
+        self.0
+            .feed(frames.iter().map(|(vnet, frame)| hex(vnet) + &hex(frame)));
     }
+}
+
+/// A TAP `t0` and a chain's server side `r1`–`s0`, for frames that the kernel refuses from a packet socket.
+pub(crate) fn tap_and_server() -> Option<(Net, Tap)> {
+    let net = Net::open(&["relay", "server"])?;
+    net.veth(("server", "s0"), ("relay", "r1"));
+    let tap = Tap::open(&net, "relay", "t0");
+    Some((net, tap))
 }
 
 fn hex(bytes: &[u8]) -> String {
