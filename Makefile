@@ -1,6 +1,6 @@
 # l2relay. `make` alone lists what there is.
 #
-# Targets install what they need and lacks (Debian 12 packages; as root, or through sudo). Programs that use network
+# Targets install what they need and is missing (Debian 12 packages; as root, or through sudo). Programs that use network
 # namespaces run as root, or through sudo.
 
 CARGO ?= cargo
@@ -60,8 +60,8 @@ demo: build ## Measure client - relay - server against no relay, in namespaces o
 	@mkdir -p $(REPORT)
 	$(SUDO) $(RELEASE)/l2relay-bench chain --out $(REPORT) $(ARGS)
 
-test: test-model ## Run every test; those with namespaces need root, and say so if they are skipped
-	$(call install,$(TRAFFIC_PACKAGES))
+test: ## Run every test; those with namespaces need root, and say so if they are skipped
+	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES))
 	$(AS_ROOT) $(CARGO) test --workspace --no-fail-fast $(ARGS)
 
 # Tests that need root get it: cargo builds as the user, and only the tests run through sudo.
