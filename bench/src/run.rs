@@ -61,6 +61,15 @@ impl Run {
         Ok(run)
     }
 
+    /// A run for tests that make no namespaces.
+    #[cfg(test)]
+    pub(crate) fn unprivileged() -> Self {
+        Self {
+            prefix: format!("{PREFIX}{}-", std::process::id()),
+            stop: Arc::default(),
+        }
+    }
+
     /// The full name of a namespace of this run.
     pub(crate) fn name(&self, short: &str) -> String {
         format!("{}{short}", self.prefix)

@@ -1,5 +1,7 @@
 //! The chain as a user runs it: it measures, it reports, and it leaves nothing behind however it ends.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -164,6 +166,27 @@ fn a_chain_is_measured_reported_and_removed() {
     assert_eq!(figures(3, "goodput")["congestion_control"], "cubic");
     let page = std::fs::read_to_string(out.0.join("report.html")).expect("a page");
     assert!(page.contains("<svg") && !page.contains("http"), "{page}");
+}
+
+#[test]
+fn a_relay_that_dies_is_reported_and_fails_the_run() {
+    if !root("a_relay_that_dies_is_reported_and_fails_the_run") {
+        return;
+    }
+    let out = Scratch::new("dying");
+    std::fs::create_dir_all(&out.0).expect("a directory");
+    let relay = out.0.join("l2relay");
+    let script = "#!/bin/sh\necho ready >&2\nsleep 0.3\necho 'a port is gone' >&2\nexit 7\n";
+    std::fs::write(&relay, script).expect("a script");
+    std::fs::set_permissions(&relay, Permissions::from_mode(0o755)).expect("it may run");
+    let relay = relay.to_string_lossy().into_owned();
+    let args = ["--relays", "l2relay", "--seconds", "1", "--l2relay", &relay];
+    let output = chain(&args, &out.0).output().expect("the bench runs");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let report = std::fs::read_to_string(out.0.join("report.md")).expect("a report");
+    for told in ["no connection", "ended by itself", "a port is gone"] {
+        assert!(report.contains(told), "{told}: {report}");
+    }
 }
 
 #[test]

@@ -18,12 +18,13 @@ use std::{
 };
 
 use crate::{
+    check::quota::quota,
     config::{Config, MacMode, PortName},
     control::links::{LinkThread, LinkWatch},
     error::{Error, Result},
     interface::Interface,
     lane::Lane,
-    memory::{FramePool, PoolSize, Region},
+    memory::{FramePool, HugePages, PoolSize, Region},
     port::{Link, RxQueue, TxQueue, packet},
     snapshot::{LaneSnapshot, PortState, Snapshot},
     stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
@@ -46,6 +47,8 @@ pub(crate) struct Inner {
     pairs: Vec<Pair>,
     lanes: Vec<LaneInfo>,
     workers: Vec<Worker>,
+    /// What kind of pages frames lie on, in a sentence.
+    pages: String,
     epoch: Instant,
 }
 
@@ -95,6 +98,7 @@ impl Relay {
             pairs: Vec::new(),
             lanes: Vec::new(),
             workers: Vec::new(),
+            pages: String::new(),
             epoch: Instant::now(),
             config,
         };
@@ -226,7 +230,18 @@ impl Inner {
             .map(|[a, b]| if a == b { 1 } else { 2 })
             .sum::<usize>()
             * self.config.queues;
-        let region = Region::map(Self::POOL.bytes() * lanes, self.config.huge_pages)?;
+        let bytes = Self::POOL.bytes() * lanes;
+        let region = Region::map(bytes, self.config.huge_pages)?;
+        self.pages = if region.is_huge() {
+            format!("frames on huge pages ({} KiB)", region.len() >> 10)
+        } else if self.config.huge_pages == HugePages::Auto {
+            format!(
+                "frames on ordinary pages: {}",
+                Region::huge_page_remedy(bytes)
+            )
+        } else {
+            "frames on ordinary pages".into()
+        };
         let mut pools = FramePool::split(region, Self::POOL, lanes);
         let mut built = Vec::new();
         for ports in ids {
@@ -403,6 +418,16 @@ impl Inner {
                 } else {
                     names.join(" ")
                 }
+            ));
+        }
+        lines.push(self.pages.clone());
+        if let Some(quota) = quota().filter(|quota| quota.cpus() < self.workers.len() as f64 + 0.5)
+        {
+            lines.push(format!(
+                "CPU quota of {:.2} for {} workers: a worker that spins is throttled when it is used up; use --idle adaptive, \
+                 or raise it (docker run --cpus, cpu.max)",
+                quota.cpus(),
+                self.workers.len()
             ));
         }
         lines

@@ -2,8 +2,9 @@
 
 #[cfg(loom)]
 pub(crate) use loom::{
-    hint::spin_loop,
     sync::atomic::{AtomicU64, Ordering, fence},
+    // In a model, waiting must let the other thread run.
+    thread::yield_now as spin_loop,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{

@@ -71,15 +71,15 @@ pub(crate) struct Sent {
     pub(crate) made_pps: f64,
     /// Time for which a paced flood could not keep its rate.
     pub(crate) given_up_s: f64,
-    /// Time for which the sending thread waited for its CPU, because others ran there.
-    pub(crate) waited_s: f64,
+    /// Share of its time, 0 to 1, that the sending thread waited for its CPU because others ran there.
+    pub(crate) waited: f64,
     /// Frames made of each flow.
     pub(crate) flows: Vec<u64>,
 }
 
 /// A running flood. Dropping it stops it.
 pub(crate) struct Flood {
-    thread: Option<JoinHandle<Result<Duration>>>,
+    thread: Option<JoinHandle<Result<f64>>>,
     stop: Arc<AtomicBool>,
     config: Config,
     maps: Maps,
@@ -175,7 +175,7 @@ impl Flood {
                 0.0
             },
             given_up_s: state.given_up_ns as f64 / 1e9,
-            waited_s: waited.as_secs_f64(),
+            waited,
             flows: (0..self.config.flows)
                 .map(|flow| self.made_of(flow))
                 .collect::<Result<_>>()?,
@@ -202,10 +202,10 @@ impl Flood {
             .context("the flood program's state cannot be read")
     }
 
-    /// No more frames, then the end of the thread. Gives how long it waited for its CPU.
-    fn halt(&mut self) -> Result<Duration> {
+    /// No more frames, then the end of the thread. Gives the share of its time that it waited for its CPU.
+    fn halt(&mut self) -> Result<f64> {
         let Some(thread) = self.thread.take() else {
-            return Ok(Duration::ZERO);
+            return Ok(0.0);
         };
         self.stop.store(true, Ordering::Relaxed);
         self.config.deadline_ns = 0;
@@ -236,7 +236,7 @@ fn send(
     frame: &[u8],
     stop: &AtomicBool,
     ready: &mpsc::Sender<()>,
-) -> Result<Duration> {
+) -> Result<f64> {
     place::settle(&spec.namespace)?;
     place::pin(spec.cpu)?;
     let program = object.progs().next().context("no program in the object")?;
@@ -251,14 +251,16 @@ fn send(
             }
         }
     }
-    Ok(waited())
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    // Nothing if the kernel does not count that.
+    Ok(waited(&stat).unwrap_or(0.0))
 }
 
-/// How long this thread has waited for a CPU; nothing if the kernel does not count that.
-fn waited() -> Duration {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let waited_ns = stat.split_whitespace().nth(1);
-    Duration::from_nanos(waited_ns.and_then(|ns| ns.parse().ok()).unwrap_or(0))
+/// Share of the time that a thread was ready to run and did not, of /proc/…/schedstat: ns run, ns waited, times run.
+fn waited(stat: &str) -> Option<f64> {
+    let mut times = stat.split_whitespace().map(str::parse);
+    let (ran, waited): (f64, f64) = (times.next()?.ok()?, times.next()?.ok()?);
+    Some(waited / (ran + waited)).filter(|share| share.is_finite())
 }
 
 fn load(flows: u32) -> Result<Object> {

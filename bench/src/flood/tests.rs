@@ -248,3 +248,10 @@ fn bad_settings_are_refused() {
     );
     assert!(error(Spec { cpu: 1000, ..good }).contains("CPU 1000"));
 }
+
+#[test]
+fn waiting_is_a_share_of_time() {
+    assert_eq!(waited("300 100 7\n"), Some(0.25));
+    assert_eq!(waited("0 0 0\n"), None);
+    assert_eq!(waited(""), None);
+}

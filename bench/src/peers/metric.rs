@@ -264,12 +264,11 @@ impl Metric for FloodOf {
         let seconds = start.elapsed().as_secs_f64();
         let (made, counts) = (flood.made()? - made, counter.read()?.since(counts));
         let sent = flood.stop(run)?;
-        let shared = sent.waited_s / sent.seconds.max(0.001);
-        if shared > 0.02 {
+        if sent.waited > 0.02 {
             say::err(&format!(
                 "  {}: disturbed: other programs had {:.0} % of CPU {}",
                 self.name(),
-                100.0 * shared,
+                100.0 * sent.waited,
                 scene.cpu
             ));
         }

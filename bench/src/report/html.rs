@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plot::{self, Bar, COLOURS, Line, escape};
-use super::{Outcome, Report, Row, Section, Variant, rows, short_rows};
+use super::{Outcome, Report, Row, Section, Variant, counted, rows, short_rows};
 use crate::machine::Machine;
 use crate::traffic::{Figures, Load};
 
@@ -80,6 +80,9 @@ fn section_html(section: &Section) -> String {
                 escape(&variant.command),
                 variant.start_ms
             );
+        }
+        if let Some(counted) = variant.statistics.as_ref().and_then(counted) {
+            let _ = write!(html, "; {}", escape(&counted));
         }
         if let Some(failure) = variant.failure() {
             let _ = write!(html, "<br><span class=bad>{}</span>", escape(&failure));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, Row, Section, rows, short_rows};
+use super::{Report, Row, Section, counted, rows, short_rows};
 
 /// The short tables only.
 pub(super) fn summary(report: &Report) -> String {
@@ -36,6 +36,9 @@ pub(super) fn whole(report: &Report) -> String {
             let _ = write!(text, "- {}: {}", v.name, v.about);
             if !v.command.is_empty() {
                 let _ = write!(text, "; `{}`, ready after {:.0} ms", v.command, v.start_ms);
+            }
+            if let Some(counted) = v.statistics.as_ref().and_then(counted) {
+                let _ = write!(text, "; {counted}");
             }
             text.push('\n');
         }

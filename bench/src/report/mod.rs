@@ -6,6 +6,7 @@ pub(crate) mod html;
 mod markdown;
 pub(crate) mod plot;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -170,6 +171,37 @@ impl Variant {
         let first = self.measurements.iter().find_map(failed);
         self.trouble.clone().or(first)
     }
+}
+
+/// What a relay of ours counted, from its last statistics: frames in and out, and those dropped, by reason.
+fn counted(statistics: &serde_json::Value) -> Option<String> {
+    let (mut received, mut sent) = (0, 0);
+    let mut dropped: BTreeMap<String, u64> = BTreeMap::new();
+    for lane in statistics["lanes"].as_array()? {
+        received += lane["rx_packets"].as_u64()?;
+        sent += lane["tx_packets"].as_u64()?;
+        for (reason, count) in lane["dropped"].as_object()? {
+            *dropped.entry(reason.clone()).or_default() += count.as_u64()?;
+        }
+    }
+    let ports = statistics["ports"].as_array()?;
+    let kernel = ports
+        .iter()
+        .filter_map(|p| p["kernel_drops"].as_u64())
+        .sum();
+    dropped.insert("by the kernel before it".into(), kernel);
+    dropped.retain(|_, count| *count > 0);
+    let reasons: Vec<String> = dropped
+        .iter()
+        .map(|(why, n)| format!("{n} {why}"))
+        .collect();
+    let dropped = match &reasons[..] {
+        [] => "none dropped".into(),
+        _ => format!("dropped: {}", reasons.join(", ")),
+    };
+    Some(format!(
+        "it counted {received} packets in, {sent} out, {dropped}"
+    ))
 }
 
 /// One figure of a load: its name, and how it is written for each variant.
@@ -435,6 +467,22 @@ mod tests {
         let json = serde_json::to_string(&report()).expect("it is written");
         let back: Report = serde_json::from_str(&json).expect("it is read");
         assert_eq!(back, report());
+    }
+
+    #[test]
+    fn a_relays_own_count_is_told() {
+        let statistics = serde_json::json!({
+            "ports": [{"name": "a", "kernel_drops": 3}, {"name": "b", "kernel_drops": 0}],
+            "lanes": [
+                {"rx_packets": 10, "tx_packets": 9, "dropped": {"tx_full": 1}},
+                {"rx_packets": 5, "tx_packets": 5, "dropped": {"tx_full": 0}},
+            ],
+        });
+        assert_eq!(
+            counted(&statistics).as_deref(),
+            Some("it counted 15 packets in, 14 out, dropped: 3 by the kernel before it, 1 tx_full")
+        );
+        assert_eq!(counted(&serde_json::json!({"lanes": 1})), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) struct Bar {
 
 const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 64.0;
+const LEFT: f64 = 76.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 46.0;

@@ -253,6 +253,12 @@ fn curve(latencies: &[f64]) -> Vec<Point> {
             us: sorted[rank.min(sorted.len() - 1)],
         });
     }
+    if let Some(largest) = sorted.last() {
+        points.push(Point {
+            percentile: 100.0 * (1.0 - 1.0 / count),
+            us: *largest,
+        });
+    }
     points
 }
 
@@ -383,7 +389,9 @@ mod tests {
         let curve = curve(&log);
         assert!(curve.len() > 30, "{}", curve.len());
         assert!((curve[0].us - latency.min_us).abs() < 0.01);
-        assert!(curve.is_sorted_by(|a, b| a.percentile < b.percentile && a.us <= b.us));
+        let last = curve.last().expect("there are points");
+        assert!((last.us - latency.max_us).abs() < 0.01);
+        assert!(curve.is_sorted_by(|a, b| a.percentile <= b.percentile && a.us <= b.us));
         for wanted in [50.0, 90.0] {
             let (a, b) = (at(&curve, wanted), at(&latency.percentiles, wanted));
             assert!((a - b).abs() < 0.01 * b, "p{wanted}: {a} and {b}");

@@ -8,19 +8,22 @@
 //! stops its children in order) and is killed by the kernel if the thread that started it dies: start
 //! children on the main thread, or on one that outlives them.
 
-use std::ffi::OsString;
-use std::io::{Read, Write};
+mod collector;
+mod installed;
+
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::run::{POLL, Run};
+use collector::Collector;
+pub(crate) use installed::installed;
+use installed::search_path;
 
 /// Lines of a child's output that an error repeats.
 const TAIL_LINES: usize = 8;
@@ -364,28 +367,6 @@ impl Output {
     }
 }
 
-/// Where a program is, if it is installed.
-pub(crate) fn installed(program: &str) -> Option<PathBuf> {
-    if program.contains('/') {
-        return Some(PathBuf::from(program)).filter(|p| p.is_file());
-    }
-    std::env::split_paths(&search_path())
-        .map(|dir| dir.join(program))
-        .find(|path| path.is_file())
-}
-
-/// The user's search path, and where the system's network tools are (`sudo` may leave them out).
-fn search_path() -> OsString {
-    let mut path = std::env::var_os("PATH").unwrap_or_default();
-    for dir in ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"] {
-        if !std::env::split_paths(&path).any(|p| p == Path::new(dir)) {
-            path.push(":");
-            path.push(dir);
-        }
-    }
-    path
-}
-
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(TAIL_LINES);
@@ -404,37 +385,121 @@ fn quote(word: &str) -> String {
     }
 }
 
-/// Reads one pipe to its end on a thread.
-#[derive(Debug)]
-struct Collector {
-    text: Arc<Mutex<Vec<u8>>>,
-    reader: Option<JoinHandle<()>>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Collector {
-    fn of<R: Read + Send + 'static>(pipe: Option<R>) -> Self {
-        let text = Arc::new(Mutex::new(Vec::new()));
-        let reader = pipe.map(|mut pipe| {
-            let text = Arc::clone(&text);
-            std::thread::spawn(move || {
-                let mut chunk = [0; 4096];
-                while let Ok(n @ 1..) = pipe.read(&mut chunk) {
-                    let mut text = text.lock().unwrap_or_else(PoisonError::into_inner);
-                    text.extend_from_slice(&chunk[..n]);
-                }
-            })
-        });
-        Self { text, reader }
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn shell(script: &str) -> Program {
+        Program::new("sh").args(["-c", script])
     }
 
-    fn text(&self) -> String {
-        let text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&text).into_owned()
+    fn lives(pid: u32) -> bool {
+        Path::new("/proc").join(pid.to_string()).exists()
     }
 
-    fn join(&mut self) {
-        if let Some(reader) = self.reader.take() {
-            let _ = reader.join();
+    #[test]
+    fn output_is_collected() {
+        let run = Run::unprivileged();
+        let much = "yes | head -c 300000; echo end >&2; cat";
+        let output = shell(much)
+            .input("typed")
+            .run(&run, LIMIT)
+            .expect("it runs");
+        assert_eq!(output.stdout.len(), 300_005);
+        assert!(output.stdout.ends_with("typed"));
+        assert_eq!(output.stderr, "end\n");
+    }
+
+    #[test]
+    fn failures_show_command_and_last_words() {
+        let run = Run::unprivileged();
+        let failed = shell("echo 'no such thing' >&2; exit 3").run(&run, LIMIT);
+        let error = failed.expect_err("status 3").to_string();
+        for part in ["sh -c ", "exit status 3", "| no such thing"] {
+            assert!(error.contains(part), "{error}");
         }
+        let missing = Program::new("no-such-program").run(&run, LIMIT);
+        let error = missing.expect_err("it is not there").to_string();
+        assert_eq!(error, "no-such-program: not installed");
+    }
+
+    #[test]
+    fn a_time_limit_is_kept() {
+        let run = Run::unprivileged();
+        let started = Instant::now();
+        let late = shell("echo begun; sleep 60").run(&run, Duration::from_millis(300));
+        let error = late.expect_err("it is late").to_string();
+        assert!(
+            error.contains("killed") && error.contains("| begun"),
+            "{error}"
+        );
+        assert!(started.elapsed() < LIMIT);
+    }
+
+    #[test]
+    fn waiting_for_a_line_ends_with_it_or_with_the_child() {
+        let run = Run::unprivileged();
+        let mut process = shell("sleep 0.1; echo ready; sleep 60")
+            .start(&run)
+            .expect("it starts");
+        process
+            .wait_for(&run, "ready", LIMIT)
+            .expect("the line comes");
+        assert!(process.is_running());
+
+        let mut process = shell("echo 'cannot bind' >&2")
+            .start(&run)
+            .expect("it starts");
+        let error = process.wait_for(&run, "ready", LIMIT).expect_err("it ends");
+        let error = error.to_string();
+        assert!(
+            error.contains("ended") && error.contains("| cannot bind"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_dropped_child_is_dead_with_its_own_children() {
+        let run = Run::unprivileged();
+        let mut process = shell("sleep 60 & echo $!; wait")
+            .start(&run)
+            .expect("it starts");
+        process
+            .wait_for(&run, "\n", LIMIT)
+            .expect("it says its child");
+        let pid = process.pid();
+        let grandchild: u32 = process.written().trim().parse().expect("a pid");
+        assert!(lives(pid) && lives(grandchild));
+        drop(process);
+        assert!(!lives(pid));
+        let end = Instant::now() + LIMIT;
+        while lives(grandchild) && Instant::now() < end {
+            std::thread::sleep(POLL);
+        }
+        assert!(!lives(grandchild), "its child was left");
+    }
+
+    #[test]
+    fn a_stopped_child_may_say_goodbye() {
+        let run = Run::unprivileged();
+        let script = "trap 'echo bye; exit 0' INT; echo up; while :; do sleep 0.02; done";
+        let mut process = shell(script).start(&run).expect("it starts");
+        process.wait_for(&run, "up", LIMIT).expect("it is up");
+        let output = process.stop(Signal::INT, LIMIT);
+        assert!(output.status.success());
+        assert_eq!(output.stdout, "up\nbye\n");
+    }
+
+    #[test]
+    fn commands_are_shown_as_typed() {
+        let program = Program::new("echo")
+            .args(["plain", "two words", "it's"])
+            .arg(7);
+        assert_eq!(
+            program.command_line(),
+            r"echo plain 'two words' 'it'\''s' 7"
+        );
     }
 }

@@ -1,0 +1,237 @@
+//! The chain: the same loads through each relay, one after the other, each in a topology of its own.
+
+mod plan;
+mod progress;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::cli::Chain;
+use crate::machine::Machine;
+use crate::meter::Meter;
+use crate::process::Output;
+use crate::report::{Measurement, Outcome, Report, Section, VERSION, Variant};
+use crate::rivals::{self, Layout, Rival, Running, Setup};
+use crate::run::{Interrupted, Run};
+use crate::say;
+use crate::topology::{Shape, Topology};
+use crate::traffic::{Load, Place, Protocol, probe};
+use plan::{BUSY, Plan, busy, notes, title};
+use progress::Progress;
+
+/// Measures, prints and writes the report; false if l2relay failed.
+pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
+    let setup = plan::setup(args)?;
+    let plans = plan::plans(args)?;
+    plan::check(&setup, &plans)?;
+
+    let started = Instant::now();
+    let machine = Machine::facts(run, &setup.l2relay)?;
+    if machine.load_before > BUSY {
+        say::err(&busy(machine.load_before));
+    }
+    let mut progress = Progress::new(&plans);
+    let mut sections = Vec::new();
+    for plan in &plans {
+        sections.push(section(run, &setup, plan, &mut progress)?);
+    }
+    let report = Report {
+        version: VERSION,
+        took_s: started.elapsed().as_secs_f64(),
+        notes: notes(&plans, machine.load_before),
+        machine,
+        sections,
+    };
+    say::out(&match args.preset {
+        None => report.summary(),
+        Some(_) => report.markdown(),
+    });
+    for path in report.write(&args.out)? {
+        say::err(&format!("wrote {}", path.display()));
+    }
+    Ok(verdict(&report))
+}
+
+fn section(run: &Run, setup: &Setup, plan: &Plan, progress: &mut Progress) -> Result<Section> {
+    let mut variants = Vec::new();
+    for rival in &plan.relays {
+        let mut variant = Variant {
+            name: rival.name().to_owned(),
+            about: rival.about().to_owned(),
+            command: String::new(),
+            start_ms: 0.0,
+            trouble: None,
+            statistics: None,
+            measurements: Vec::new(),
+        };
+        let steps = plan.loads.len();
+        let missing = rival.missing(setup);
+        match (missing, rival.shape(plan.layout)) {
+            (Some(why), _) => variant.trouble = Some(format!("skipped: {why}")),
+            (None, None) => variant.trouble = Some("skipped: it has no hairpin mode".into()),
+            (None, Some(shape)) => {
+                let measured = measure(
+                    run,
+                    setup,
+                    plan,
+                    rival.as_ref(),
+                    shape,
+                    &mut variant,
+                    progress,
+                );
+                if let Err(error) = measured {
+                    if error.is::<Interrupted>() {
+                        return Err(error);
+                    }
+                    variant.trouble = Some(format!("{error:#}"));
+                }
+            }
+        }
+        progress.skip(steps - variant.measurements.len());
+        if let Some(trouble) = &variant.trouble {
+            say::err(&format!("{}: {trouble}", variant.name));
+        }
+        variants.push(variant);
+    }
+    Ok(Section {
+        title: title(plan),
+        topology: match plan.layout {
+            Layout::Pairs => "pairs".into(),
+            Layout::Hairpin => "hairpin".into(),
+        },
+        delay_ms: plan.delay.as_secs_f64() * 1e3,
+        host_cpu: setup.other_cpu,
+        relay_cpu: setup.relay_cpu,
+        seconds: plan.seconds,
+        variants,
+    })
+}
+
+/// One relay under all loads. What was measured before an error stays in `variant`.
+fn measure(
+    run: &Run,
+    setup: &Setup,
+    plan: &Plan,
+    rival: &dyn Rival,
+    shape: Shape,
+    variant: &mut Variant,
+    progress: &mut Progress,
+) -> Result<()> {
+    let topology = Topology::build(run, shape, !plan.delay.is_zero())?;
+    let mut links = rivals::play_links(run, setup, &topology, plan.delay)?;
+    let starting = Instant::now();
+    let mut relay = rival.start(run, setup, &topology)?;
+    variant.start_ms = starting.elapsed().as_secs_f64() * 1e3;
+    variant.command = relay.command().to_owned();
+
+    let place = Place {
+        run,
+        topology: &topology,
+        cpu: setup.other_cpu,
+    };
+    let mut silence = Silence::default();
+    for load in &plan.loads {
+        progress.step(rival.name(), load);
+        let measurement = one(&place, *load, plan.seconds, &relay, &mut silence)?;
+        progress.result(&measurement);
+        variant.measurements.push(measurement);
+        relay.check()?;
+        links
+            .check()
+            .context("the relay that plays the delayed links")?;
+    }
+    if let Some(output) = relay.stop() {
+        variant.statistics = last_snapshot(&output);
+        if rival.name().starts_with("l2relay") {
+            output.succeed().context("stopping it")?;
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    place: &Place<'_>,
+    load: Load,
+    seconds: u32,
+    relay: &Running,
+    silence: &mut Silence,
+) -> Result<Measurement> {
+    let mut measurement = Measurement {
+        load,
+        command: String::new(),
+        outcome: Outcome::NoConnection(String::new()),
+        relay_cpu_percent: None,
+    };
+    if let Some(why) = silence.of(place, load)? {
+        measurement.outcome = Outcome::NoConnection(why);
+        return Ok(measurement);
+    }
+    let meter = relay.pid().map(Meter::start);
+    let measured = load.measure(place, seconds);
+    // sockperf's own valid duration leaves out half a second.
+    let most = Duration::from_secs(seconds.into()).mul_f64(0.8);
+    measurement.relay_cpu_percent = meter.and_then(|m| m.busiest(most));
+    measurement.outcome = match measured {
+        Ok((command, figures)) => {
+            measurement.command = command;
+            Outcome::Measured(figures)
+        }
+        Err(error) if error.is::<Interrupted>() => return Err(error),
+        Err(error) => Outcome::Failed(format!("{error:#}")),
+    };
+    Ok(measurement)
+}
+
+/// Which protocols find no way through a relay; each is asked once.
+#[derive(Default)]
+struct Silence {
+    known: Vec<(Protocol, Option<String>)>,
+}
+
+impl Silence {
+    fn of(&mut self, place: &Place<'_>, load: Load) -> Result<Option<String>> {
+        // iperf3 controls its UDP runs over TCP.
+        let needed: &[Protocol] = match load {
+            Load::Iperf3 {
+                protocol: Protocol::Udp,
+            } => &[Protocol::Tcp, Protocol::Udp],
+            _ => &[load.protocol()],
+        };
+        for &protocol in needed {
+            let known = self.known.iter().find(|(p, _)| *p == protocol);
+            let answer = match known {
+                Some((_, answer)) => answer.clone(),
+                None => {
+                    let answer = probe::connect(place, protocol)?;
+                    self.known.push((protocol, answer.clone()));
+                    answer
+                }
+            };
+            if answer.is_some() {
+                return Ok(answer);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The last JSON line that a relay wrote, if it writes such.
+fn last_snapshot(output: &Output) -> Option<serde_json::Value> {
+    let line = output.stdout.lines().rfind(|l| l.starts_with('{'))?;
+    serde_json::from_str(line).ok()
+}
+
+/// False if l2relay was to be measured and was not, or not to the end.
+fn verdict(report: &Report) -> bool {
+    let ours = report
+        .sections
+        .iter()
+        .flat_map(|s| &s.variants)
+        .filter(|v| v.name.starts_with("l2relay"));
+    let failures: Vec<_> = ours.filter_map(Variant::failure).collect();
+    for failure in &failures {
+        say::err(&format!("l2relay failed: {failure}"));
+    }
+    failures.is_empty()
+}
