@@ -60,7 +60,7 @@ demo: build ## Measure client - relay - server against no relay, in namespaces o
 	@mkdir -p $(REPORT)
 	$(SUDO) $(RELEASE)/l2relay-bench chain --out $(REPORT) $(ARGS)
 
-test: ## Run every test; those with namespaces need root, and say so if they are skipped
+test: test-model ## Run every test; those with namespaces need root, and say so if they are skipped
 	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES))
 	$(AS_ROOT) $(CARGO) test --workspace --no-fail-fast $(ARGS)
 
