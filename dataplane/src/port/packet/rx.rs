@@ -49,11 +49,22 @@ impl PacketRx {
         } else {
             socket.rx_ring(settings.ring.min(LARGE_SLOTS), LARGE_SLOT)?
         };
-        socket.bind(Receive::All)?;
         if settings.queues > 1 {
+            // Only a bound socket can join, and until it has, it gets every flow: see `start`.
+            socket.reject_all(true)?;
+            socket.bind(Receive::All)?;
             *group = Some(socket.fanout_hash(*group)?);
+        } else {
+            socket.bind(Receive::All)?;
         }
         Ok(Self { socket, ring })
+    }
+}
+
+impl PacketRx {
+    /// Begins to receive, once all queues share the frames: from the first on, each flow has its queue.
+    pub(super) fn start(&self) -> io::Result<()> {
+        self.socket.reject_all(false)
     }
 }
 
