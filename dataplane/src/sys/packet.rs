@@ -100,6 +100,25 @@ impl PacketSocket {
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
+    /// Rejects every frame from now on, or no longer.
+    pub(crate) fn reject_all(&self, reject: bool) -> io::Result<()> {
+        if !reject {
+            return self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0);
+        }
+        // One instruction: return 0, keep nothing.
+        let mut program = libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        };
+        let filter = libc::sock_fprog {
+            len: 1,
+            filter: &raw mut program,
+        };
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
+    }
+
     /// Joins a group of sockets that share the interface's frames by flow hash. With `None` the kernel finds a new id,
     /// which is returned.
     pub(crate) fn fanout_hash(&self, group: Option<u16>) -> io::Result<u16> {

@@ -43,15 +43,20 @@ pub fn open(
     settings: &Settings,
 ) -> Result<Vec<(PacketRx, PacketTx)>> {
     let one_path = settings.qdisc || one_path(interface);
-    let mut group = None;
-    (0..settings.queues)
-        .map(|_| {
+    let open = || {
+        let mut group = None;
+        let mut queues = Vec::new();
+        for _ in 0..settings.queues {
             let rx = PacketRx::open(interface.index, settings, &mut group)?;
             let tx = PacketTx::open(interface.index, settings, one_path, Arc::clone(link))?;
-            Ok((rx, tx))
-        })
-        .collect::<io::Result<_>>()
-        .map_err(|error| refused(interface, error))
+            queues.push((rx, tx));
+        }
+        if settings.queues > 1 {
+            queues.iter().try_for_each(|(rx, _)| rx.start())?;
+        }
+        Ok(queues)
+    };
+    open().map_err(|error| refused(interface, error))
 }
 
 /// Whether everything must take one path, because the interface has a qdisc: frames that pass it can be overtaken by those
