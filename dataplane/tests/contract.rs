@@ -3,7 +3,10 @@
 //! A [`Bed`] is a lane under test with both its ends in the test's hands. The memory bed needs nothing; the packet bed
 //! lies in a network namespace of its own between two pairs of veth interfaces, and needs root.
 
-#![expect(clippy::unwrap_used, reason = "a bed that cannot be made fails its test")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a bed that cannot be made fails its test"
+)]
 
 use std::{
     process::Command,
