@@ -42,14 +42,37 @@ pub fn open(
     link: &Arc<Link>,
     settings: &Settings,
 ) -> Result<Vec<(PacketRx, PacketTx)>> {
-    let one_path = settings.qdisc || one_path(interface);
+    let rx = open_rx(interface, settings)?;
+    Ok(rx
+        .into_iter()
+        .zip(open_tx(interface, link, settings)?)
+        .collect())
+}
+
+/// Opens the receive queues only. As [`open`].
+///
+/// # Errors
+/// As [`open`].
+pub fn open_rx(interface: &Interface, settings: &Settings) -> Result<Vec<PacketRx>> {
     let mut group = None;
     (0..settings.queues)
-        .map(|_| {
-            let rx = PacketRx::open(interface.index, settings, &mut group)?;
-            let tx = PacketTx::open(interface.index, settings, one_path, Arc::clone(link))?;
-            Ok((rx, tx))
-        })
+        .map(|_| PacketRx::open(interface.index, settings, &mut group))
+        .collect::<io::Result<_>>()
+        .map_err(|error| refused(interface, error))
+}
+
+/// Opens the transmit queues only. As [`open`].
+///
+/// # Errors
+/// As [`open`].
+pub fn open_tx(
+    interface: &Interface,
+    link: &Arc<Link>,
+    settings: &Settings,
+) -> Result<Vec<PacketTx>> {
+    let one_path = settings.qdisc || one_path(interface);
+    (0..settings.queues)
+        .map(|_| PacketTx::open(interface.index, settings, one_path, Arc::clone(link)))
         .collect::<io::Result<_>>()
         .map_err(|error| refused(interface, error))
 }
