@@ -9,7 +9,7 @@ use crate::{
     config::{Backend, Config, PortName},
     error::{Error, Result},
     interface::Interface,
-    memory::{FramePool, PoolSize, Region},
+    memory::{FramePool, HugePages, PoolSize, Region},
     port::{Link, RxQueue, TxQueue, packet},
     sys::netns,
 };
@@ -37,6 +37,74 @@ pub(crate) struct Halves {
     pub(crate) pool: FramePool,
 }
 
+/// A pair, open.
+pub(crate) struct Joined {
+    /// What every lane is made of.
+    pub(crate) halves: Vec<Halves>,
+    /// By what it is carried, in words.
+    pub(crate) how: String,
+    /// What its frames lie on.
+    pub(crate) pages: Pages,
+}
+
+/// Memory for frames, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pages {
+    huge: usize,
+    ordinary: usize,
+}
+
+impl Pages {
+    fn of(region: &Region) -> Self {
+        let mut pages = Self::default();
+        let kind = if region.is_huge() {
+            &mut pages.huge
+        } else {
+            &mut pages.ordinary
+        };
+        *kind = region.len();
+        pages
+    }
+
+    /// Of one lane alone.
+    #[cfg(feature = "xdp")]
+    fn of_pool(pool: &FramePool) -> Self {
+        let mut pages = Self::default();
+        for (bytes, huge) in pool.pages() {
+            let kind = if huge {
+                &mut pages.huge
+            } else {
+                &mut pages.ordinary
+            };
+            *kind += bytes;
+        }
+        pages
+    }
+
+    /// Adds what other frames lie on.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.huge += other.huge;
+        self.ordinary += other.ordinary;
+    }
+
+    /// In a sentence, with the remedy where huge pages were wanted.
+    pub(crate) fn describe(self, wanted: HugePages) -> String {
+        let huge = format!("frames on huge pages ({} KiB)", self.huge >> 10);
+        let ordinary = match wanted {
+            HugePages::Auto => format!(
+                "frames on ordinary pages: {}",
+                Region::huge_page_remedy(self.ordinary)
+            ),
+            _ => "frames on ordinary pages".into(),
+        };
+        match (self.huge, self.ordinary) {
+            (_, 0) => huge,
+            (0, _) => ordinary,
+            _ => format!("{huge}, others: {ordinary}"),
+        }
+    }
+}
+
 /// What carries a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Choice {
@@ -53,8 +121,8 @@ const POOL: PoolSize = PoolSize {
     large: 64,
 };
 
-/// Opens the ports of a pair, or the one of a hairpin. Returns the halves of every lane, and in words how they are open.
-pub(crate) fn join(ends: &[End], config: &Config) -> Result<(Vec<Halves>, String)> {
+/// Opens the ports of a pair, or the one of a hairpin.
+pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
     let choice = choose(ends, config);
     match open(ends, config, &choice) {
         // Nobody asked for it, so do without.
@@ -119,18 +187,20 @@ fn is_native(_: &End) -> bool {
     false
 }
 
-fn open(ends: &[End], config: &Config, choice: &Choice) -> Result<(Vec<Halves>, String)> {
-    let (mut halves, mut how) = if choice.rx == Backend::Xdp || choice.tx == Backend::Xdp {
+fn open(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
+    let mut joined = if choice.rx == Backend::Xdp || choice.tx == Backend::Xdp {
         open_xdp(ends, config, choice)?
     } else {
-        (open_packet(ends, config)?, "packet".to_owned())
+        open_packet(ends, config)?
     };
     // By queue, and there and back in turns: so neighbours on the list, and with them workers, share the load.
-    halves.sort_by_key(|lane| (lane.queue, lane.from != ends[0].id));
+    joined
+        .halves
+        .sort_by_key(|lane| (lane.queue, lane.from != ends[0].id));
     if let Some(why) = &choice.why {
-        how = format!("{how} (auto: {why})");
+        joined.how = format!("{} (auto: {why})", joined.how);
     }
-    Ok((halves, how))
+    Ok(joined)
 }
 
 /// The lanes there are between the ends: from which to which, by their place.
@@ -141,9 +211,10 @@ fn directions(ends: &[End]) -> Vec<(usize, usize)> {
     }
 }
 
-fn open_packet(ends: &[End], config: &Config) -> Result<Vec<Halves>> {
+fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
     let lanes = directions(ends).len() * config.queues;
     let region = Region::map(POOL.bytes() * lanes, config.huge_pages)?;
+    let pages = Pages::of(&region);
     let mut pools = FramePool::split(region, POOL, lanes).into_iter();
     let mut halves = Vec::new();
     for (from, to) in directions(ends) {
@@ -160,7 +231,11 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Vec<Halves>> {
             });
         }
     }
-    Ok(halves)
+    Ok(Joined {
+        halves,
+        how: "packet".into(),
+        pages,
+    })
 }
 
 fn settings(config: &Config, queues: usize) -> packet::Settings {
@@ -185,14 +260,14 @@ fn packet_tx(end: &End, config: &Config, queues: usize) -> Result<VecDeque<Box<d
 }
 
 #[cfg(not(feature = "xdp"))]
-fn open_xdp(_: &[End], _: &Config, _: &Choice) -> Result<(Vec<Halves>, String)> {
+fn open_xdp(_: &[End], _: &Config, _: &Choice) -> Result<Joined> {
     let mistake = "this l2relay was built without AF_XDP (cargo feature xdp): use packet";
     Err(Error::Config(vec![mistake.into()]))
 }
 
 /// As [`open_packet`], with AF_XDP on one side or both.
 #[cfg(feature = "xdp")]
-fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<(Vec<Halves>, String)> {
+fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
     use crate::port::xdp;
 
     let (mut plans, mut named) = (Vec::new(), Vec::new());
@@ -249,6 +324,10 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<(Vec<Halve
         })
         .collect();
     let (opened, modes) = xdp::open(&xdp_ends, &plans, &settings)?;
+    let pages: Vec<Pages> = opened
+        .iter()
+        .map(|lane| Pages::of_pool(&lane.pool))
+        .collect();
     let mut halves = Vec::new();
     for (opened, (from, to, queue)) in opened.into_iter().zip(named) {
         let rx = match opened.rx {
@@ -282,7 +361,13 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<(Vec<Halve
     } else {
         format!("{} to receive, {} to send", choice.rx, choice.tx)
     };
-    Ok((halves, format!("{carried} [{modes}]")))
+    let mut all = Pages::default();
+    pages.into_iter().for_each(|pages| all.add(pages));
+    Ok(Joined {
+        halves,
+        how: format!("{carried} [{modes}]"),
+        pages: all,
+    })
 }
 
 /// How many queues an interface has in use.

@@ -18,11 +18,12 @@ use std::{
 };
 
 use crate::{
+    check::quota::quota,
     config::{Config, MacMode, PortName},
     control::links::{LinkThread, LinkWatch},
     error::{Error, Result},
     interface::Interface,
-    join::{self, Halves},
+    join::{self, Halves, Joined, Pages},
     lane::Lane,
     port::{Link, packet},
     snapshot::{LaneSnapshot, PortState, Snapshot},
@@ -45,6 +46,8 @@ pub(crate) struct Inner {
     pairs: Vec<Pair>,
     lanes: Vec<LaneInfo>,
     workers: Vec<Worker>,
+    /// What kind of pages frames lie on.
+    pages: Pages,
     epoch: Instant,
 }
 
@@ -94,6 +97,7 @@ impl Relay {
             pairs: Vec::new(),
             lanes: Vec::new(),
             workers: Vec::new(),
+            pages: Pages::default(),
             epoch: Instant::now(),
             config,
         };
@@ -194,7 +198,8 @@ impl Inner {
             .collect();
         let mut built = Vec::new();
         for ports in ids {
-            let (halves, how) = self.open_pair(ports)?;
+            let Joined { halves, how, pages } = self.open_pair(ports)?;
+            self.pages.add(pages);
             let mut pair = Pair {
                 ports,
                 lanes: Vec::new(),
@@ -225,7 +230,7 @@ impl Inner {
     }
 
     /// Opens both ports of a pair, or the one of a hairpin.
-    fn open_pair(&self, ports: [usize; 2]) -> Result<(Vec<Halves>, String)> {
+    fn open_pair(&self, ports: [usize; 2]) -> Result<Joined> {
         let mut ids = ports.to_vec();
         ids.dedup();
         let ends: Vec<join::End> = ids
@@ -249,7 +254,7 @@ impl Inner {
         let mut lanes: Vec<_> = taken.collect();
         lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
         match self.open_pair(ports) {
-            Ok((halves, how)) => {
+            Ok(Joined { halves, how, .. }) => {
                 for new in halves {
                     let lane = lanes.iter_mut().find(|(id, _)| {
                         let old = &self.lanes[*id];
@@ -363,6 +368,16 @@ impl Inner {
                 } else {
                     names.join(" ")
                 }
+            ));
+        }
+        lines.push(self.pages.describe(self.config.huge_pages));
+        if let Some(quota) = quota().filter(|quota| quota.cpus() < self.workers.len() as f64 + 0.5)
+        {
+            lines.push(format!(
+                "CPU quota of {:.2} for {} workers: a worker that spins is throttled when it is used up; use --idle adaptive, \
+                 or raise it (docker run --cpus, cpu.max)",
+                quota.cpus(),
+                self.workers.len()
             ));
         }
         lines

@@ -461,6 +461,11 @@ impl FramePool {
         unsafe { std::ptr::copy_nonoverlapping(from.add(from_at), to.add(to_at), len) };
     }
 
+    /// Bytes of its small and of its large buffers, and whether they lie on huge pages.
+    pub(crate) fn pages(&self) -> [(usize, bool); 2] {
+        [&self.small, &self.large].map(|class| (class.count * class.stride, class.region.is_huge()))
+    }
+
     /// The longest frame that fits one chunk.
     pub(crate) fn longest_small(&self) -> usize {
         self.small.longest()

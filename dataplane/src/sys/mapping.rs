@@ -72,6 +72,9 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // Transparent huge pages need no reservation. A kernel without them refuses, and nothing is lost.
+        // SAFETY: advice on our own mapping changes none of its bytes.
+        unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
         let start =
             NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
         let mapping = Self {

@@ -151,11 +151,6 @@ impl Umem {
         Ok(unsafe { Mapping::other(start, len, self.huge, self.umem.clone()) })
     }
 
-    /// Whether it lies on huge pages.
-    pub(crate) fn is_huge(&self) -> bool {
-        self.huge
-    }
-
     /// The `count` chunks from `first` on, for a lane that nobody else gets them for.
     ///
     /// # Panics

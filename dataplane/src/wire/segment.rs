@@ -93,20 +93,28 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {}
 
-/// How many packets a super-frame of `len` bytes stands for, by a glance at its transport header only; at least one.
+/// Length of the headers that every segment repeats, by a glance at the transport header only.
+///
+/// The virtio header's own `hdr_len` says how long the linear part of the sender's buffer was, which is something else.
+#[inline]
+pub fn header_len(frame: &[u8], gso: Gso) -> usize {
+    let start = usize::from(gso.csum_start);
+    start
+        + match gso.kind {
+            GsoKind::Tcp4 | GsoKind::Tcp6 => frame
+                .get(start + 12)
+                .map_or(20, |b| 4 * usize::from(b >> 4)),
+            GsoKind::Udp => 8,
+        }
+}
+
+/// How many packets a super-frame of `len` bytes stands for, by the same glance; at least one.
 ///
 /// `frame` may be its beginning. The kernel counts in the same way (`qdisc_pkt_len_init`, `net/core/dev.c`). For frames
 /// that [`Segmenter`] accepts the two agree.
 #[inline]
 pub fn count(frame: &[u8], len: usize, gso: Gso) -> usize {
-    let start = usize::from(gso.csum_start);
-    let header = match gso.kind {
-        GsoKind::Tcp4 | GsoKind::Tcp6 => frame
-            .get(start + 12)
-            .map_or(20, |b| 4 * usize::from(b >> 4)),
-        GsoKind::Udp => 8,
-    };
-    let payload = len.saturating_sub(start + header);
+    let payload = len.saturating_sub(header_len(frame, gso));
     payload.div_ceil(usize::from(gso.size).max(1)).max(1)
 }
 

@@ -59,7 +59,11 @@ impl PacketRx {
 
 impl RxQueue for PacketRx {
     fn rx_burst(&mut self, burst: &mut Burst, limit: usize, turn: &mut Turn) {
+        let enough = turn.tally.rx_bytes + Burst::MAX_BYTES;
         for _ in 0..limit {
+            if turn.tally.rx_bytes >= enough {
+                return;
+            }
             let Some(received) = self.ring.peek() else {
                 return;
             };

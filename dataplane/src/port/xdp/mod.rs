@@ -284,7 +284,7 @@ fn start(
         .iter()
         .zip(ports)
         .enumerate()
-        .map(|(at, (_, port))| describe(at, port, &umem, &sockets))
+        .map(|(at, (_, port))| describe(at, port, &sockets))
         .collect();
     let mut rx_halves: Vec<Vec<_>> = plans.iter().map(|_| Vec::new()).collect();
     let mut tx_halves: Vec<Option<_>> = plans.iter().map(|_| None).collect();
@@ -331,7 +331,7 @@ fn start(
 }
 
 /// How an end is open, in words.
-fn describe(end: usize, port: &Port, umem: &Umem, sockets: &[(usize, u32, Bound)]) -> String {
+fn describe(end: usize, port: &Port, sockets: &[(usize, u32, Bound)]) -> String {
     let mut words = Vec::new();
     if let Some((_, mode)) = &port.program {
         words.push(mode.to_string());
@@ -340,9 +340,6 @@ fn describe(end: usize, port: &Port, umem: &Umem, sockets: &[(usize, u32, Bound)
     if own.clone().next().is_some() {
         let zero_copy = own.all(|(_, _, bound)| bound.is_zero_copy());
         words.push(if zero_copy { "zero-copy" } else { "copy" }.into());
-    }
-    if umem.is_huge() {
-        words.push("huge pages".into());
     }
     let words = words.join(", ");
     match &port.fallback {

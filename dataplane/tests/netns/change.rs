@@ -1,0 +1,142 @@
+//! What an administrator changes under a running relay: MTU, addresses, names, and interfaces that return as others.
+
+use crate::common::{
+    Capture, Chain, Net, PATIENCE, Peer, Relay, Signal, eventually, mac, plain, send_raw,
+};
+
+const RUN: &[&str] = &["--pair", "r0,r1"];
+
+/// Sends these from the client until they arrive at the server: a change takes a moment to be noticed.
+fn arrives(net: &Net, frame: &[u8]) -> Vec<u8> {
+    let capture = Capture::start(net, "server", "s0", "");
+    for _ in 0..100 {
+        send_raw(net, "client", "c0", &[frame]);
+        if capture.has_any() {
+            break;
+        }
+    }
+    capture.frames(1).pop().expect("something arrives")
+}
+
+#[test]
+fn an_mtu_raised_while_running_is_used() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let relay = Relay::start(net, "relay", RUN);
+    assert_eq!(arrives(net, &plain(1514, 1)), plain(1514, 1));
+    for (space, interface) in [
+        ("client", "c0"),
+        ("relay", "r0"),
+        ("relay", "r1"),
+        ("server", "s0"),
+    ] {
+        net.sh(space, &format!("ip link set {interface} mtu 9000"));
+    }
+    let frames: Vec<Vec<u8>> = [9014, 60, 9014, 2049, 5000]
+        .map(|size| plain(size, size as u32))
+        .into();
+    let capture = Capture::start(net, "server", "s0", "");
+    send_raw(net, "client", "c0", &frames);
+    assert_eq!(capture.frames(5), frames);
+    relay.stop(Signal::Term);
+}
+
+/// `update` writes the address the port has, not the one it had.
+#[test]
+fn an_interface_that_returns_with_another_address_is_another_source() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let mut relay = Relay::start(net, "relay", &[RUN, &["--mac", "update"]].concat());
+    assert_eq!(arrives(net, &plain(100, 1))[6..12], mac("r1"));
+    net.sh("relay", "ip link delete r1");
+    relay.snapshot_when("seen r1 gone", |snapshot| {
+        snapshot.port("r1").state == "gone"
+    });
+    let peer = format!("peer name s0 netns {}", net.ns("server"));
+    net.sh(
+        "relay",
+        &format!("ip link add r1 address 02:aa:bb:cc:dd:ee type veth {peer}; ip link set r1 up"),
+    );
+    net.sh("server", "ip link set s0 up");
+    relay.snapshot_when("seen r1 up", |snapshot| snapshot.port("r1").state == "up");
+    assert_eq!(
+        arrives(net, &plain(100, 1))[6..12],
+        [2, 0xaa, 0xbb, 0xcc, 0xdd, 0xee]
+    );
+    relay.stop(Signal::Term);
+}
+
+/// A hairpin's port goes and returns, several times: nothing is used up by it.
+#[test]
+fn interfaces_that_return_again_and_again_leak_nothing() {
+    let Some(net) = Net::open(&["client", "relay", "server"]) else {
+        return;
+    };
+    net.veth(("client", "c0"), ("relay", "r0"));
+    net.veth(("server", "s0"), ("relay", "r1"));
+    let mut relay = Relay::start(&net, "relay", &["--pair", "r0,r1"]);
+    let mut used = Vec::new();
+    for round in 0..6 {
+        let frame = plain(100 + round, 1);
+        assert_eq!(arrives(&net, &frame), frame, "round {round}");
+        used.push(relay.descriptors_and_threads());
+        net.sh("relay", "ip link delete r1");
+        relay.snapshot_when("seen r1 gone", |snapshot| {
+            snapshot.port("r1").state == "gone"
+        });
+        net.veth(("server", "s0"), ("relay", "r1"));
+        relay.snapshot_when("seen r1 up", |snapshot| snapshot.port("r1").state == "up");
+    }
+    assert!(
+        used.iter().all(|count| *count == used[0]),
+        "descriptors and threads: {used:?}"
+    );
+    relay.stop(Signal::Term);
+}
+
+/// Links that flap under traffic: every snapshot stays exact, and what was sent is what arrived.
+#[test]
+fn flapping_links_keep_the_account_exact() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let _sink = Peer::listen(net, "server", &format!("sink --address {}", Chain::SERVER));
+    let mut relay = Relay::start(net, "relay", RUN);
+    let line = format!(
+        "flood --address {} --count 60000 --size 200 --flows 4 --pause 0.001",
+        Chain::SERVER
+    );
+    let load = Peer::listen(net, "client", &line);
+    for _ in 0..8 {
+        net.sh("relay", "ip link set r1 down");
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        net.sh("relay", "ip link set r1 up");
+        std::thread::sleep(std::time::Duration::from_millis(60));
+    }
+    let sent = load.result();
+    chain.settle();
+    assert!(eventually(PATIENCE, || relay
+        .live_snapshot()
+        .port("r1")
+        .state
+        == "up"));
+    let arrived = net.counters("relay", "r0").rx_packets;
+    let last = relay.stop(Signal::Term);
+    let (way, port) = (last.way("r0", "r1"), last.port("r0"));
+    assert_eq!(
+        port.rx_packets + port.kernel_drops,
+        arrived,
+        "{sent} {port:?}"
+    );
+    assert!(way.dropped.get("link_down") > Some(&0), "{way:?}");
+    assert_eq!(
+        way.tx_packets,
+        net.counters("server", "s0").rx_packets,
+        "{way:?}"
+    );
+}

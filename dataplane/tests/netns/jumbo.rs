@@ -1,0 +1,82 @@
+//! Large and unequal MTUs.
+
+use crate::common::{Capture, Chain, Peer, Relay, Signal, plain, send_raw, udp_frame};
+
+#[test]
+fn mtu_9000_for_ping_frames_and_tcp() {
+    let Some(chain) = Chain::open(9000) else {
+        return;
+    };
+    let net = &chain.net;
+    let relay = Relay::start(net, "relay", &["--pair", "r0,r1"]);
+    let text = net.sh(
+        "client",
+        &format!("ping -n -M do -s 8972 -c 5 -i 0.01 -W 2 {}", Chain::SERVER),
+    );
+    assert!(
+        text.contains("5 packets transmitted, 5 received, 0% packet loss"),
+        "{text}"
+    );
+
+    let frames: Vec<Vec<u8>> = [1515, 2034, 2048, 4096, 8999, 9000, 9014]
+        .map(|size| udp_frame(size, size as u32))
+        .into();
+    let capture = Capture::start(net, "server", "s0", "udp port 4001");
+    send_raw(net, "client", "c0", &frames);
+    assert_eq!(capture.frames(frames.len()), frames);
+
+    let serve = Peer::listen(
+        net,
+        "server",
+        &format!(
+            "tcp-serve --address {} --size 8388608 --seed 1",
+            Chain::SERVER
+        ),
+    );
+    let line = format!(
+        "tcp-connect --address {} --size 8388608 --seed 2",
+        Chain::SERVER
+    );
+    let client = Peer::start(net, "client", &line).result();
+    let server = serve.result();
+    assert_eq!(
+        (&client["received_sha"], &server["received_sha"]),
+        (&server["sent_sha"], &client["sent_sha"])
+    );
+    let last = relay.stop(Signal::Term);
+    assert_eq!(
+        last.way("r0", "r1").lost() + last.way("r1", "r0").lost(),
+        0,
+        "{last:?}"
+    );
+}
+
+/// What the far port cannot take is counted as that, and must not stop what comes behind it.
+#[test]
+fn frames_above_the_far_mtu_are_counted_and_stop_nothing() {
+    let Some(chain) = Chain::open(9000).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    net.sh("relay", "ip link set r1 mtu 1500");
+    let relay = Relay::start(net, "relay", &["--pair", "r0,r1"]);
+    let frames: Vec<Vec<u8>> = (0..200)
+        .map(|n| plain(if n % 2 == 0 { 4000 } else { 400 }, n))
+        .collect();
+    let small: Vec<Vec<u8>> = frames
+        .iter()
+        .filter(|frame| frame.len() == 400)
+        .cloned()
+        .collect();
+    let capture = Capture::start(net, "server", "s0", "");
+    send_raw(net, "client", "c0", &frames);
+    assert_eq!(capture.frames(100), small);
+    let last = relay.stop(Signal::Term);
+    let way = last.way("r0", "r1");
+    assert_eq!(
+        (way.rx_packets, way.tx_packets, way.lost()),
+        (200, 100, 100),
+        "{way:?}"
+    );
+    assert_eq!(way.dropped.get("oversize"), Some(&100), "{way:?}");
+}

@@ -1,0 +1,20 @@
+//! The relay as a black box in network namespaces, with real traffic. Needs root; says so aloud and skips without it
+//! (`L2RELAY_REQUIRE_ROOT=1` turns a skip into a failure).
+
+mod common;
+
+mod bad_input;
+mod change;
+mod encapsulation;
+mod hairpin;
+mod idle;
+mod jumbo;
+mod link;
+mod load;
+mod mac;
+mod pairs;
+mod stop;
+mod tap;
+mod traffic;
+mod tunnel;
+mod vlan;
