@@ -193,10 +193,6 @@ fn open(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
     } else {
         open_packet(ends, config)?
     };
-    // By queue, and there and back in turns: so neighbours on the list, and with them workers, share the load.
-    joined
-        .halves
-        .sort_by_key(|lane| (lane.queue, lane.from != ends[0].id));
     if let Some(why) = &choice.why {
         joined.how = format!("{} (auto: {why})", joined.how);
     }

@@ -185,3 +185,84 @@ fn bpf_error(error: libbpf_rs::Error) -> io::Error {
         _ => io::Error::other(format!("{error:#}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{mem, slice};
+
+    use libbpf_rs::ProgramInput;
+
+    use super::*;
+    use crate::{
+        interface::Interface,
+        sys::{
+            netns::{self, testing::Namespace},
+            xsk::{Copying, Umem},
+        },
+    };
+
+    /// What the program decides about a frame that came by that queue.
+    fn verdict(program: &mut Program, index: u32, queue: u32) -> u32 {
+        let frame = [0x42; 64];
+        let mut context = libbpf_sys::xdp_md {
+            data_end: frame.len() as u32,
+            ingress_ifindex: index,
+            rx_queue_index: queue,
+            ..Default::default()
+        };
+        // SAFETY: plain data of that size, which lives to the end of this function.
+        let context = unsafe {
+            slice::from_raw_parts_mut((&raw mut context).cast::<u8>(), mem::size_of_val(&context))
+        };
+        let input = ProgramInput {
+            context_in: Some(context),
+            data_in: Some(&frame),
+            ..Default::default()
+        };
+        let relay = program.object.progs_mut().next().unwrap();
+        relay.test_run(input).unwrap().return_value
+    }
+
+    #[test]
+    fn frames_go_to_the_socket_of_their_queue_and_else_to_the_stack() {
+        const XDP_PASS: u32 = 2;
+        const XDP_REDIRECT: u32 = 4;
+        let Some(namespace) = Namespace::make("verdict") else {
+            return;
+        };
+        let queues = "numtxqueues 2 numrxqueues 2";
+        namespace.ip(&format!(
+            "link add va {queues} type veth peer name vb {queues}"
+        ));
+        namespace.ip("link set va up");
+        let verdicts = netns::within(Some(&namespace.name), || {
+            let index = Interface::find("va").unwrap().unwrap().index;
+            let mut program = Program::load(2).unwrap();
+            let attached = program.attach(index, XdpMode::Native).unwrap();
+            let umem = Umem::map(64, 64, false).unwrap();
+            let bound = umem.bind("va", 1, 64, Copying::Auto).unwrap();
+            let (rx, _tx) = bound.divide(umem.share(0, 32), umem.share(32, 32));
+            let mut all = || [0, 1].map(|queue| verdict(&mut program, index, queue));
+            let before = all();
+            attached.register(1, rx.fd()).unwrap();
+            let with = all();
+            attached.unregister(1);
+            [before, with, all()]
+        })
+        .unwrap();
+        let pass = [XDP_PASS; 2];
+        assert_eq!(verdicts, [pass, [XDP_PASS, XDP_REDIRECT], pass]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        let program = match Program::load(1) {
+            Ok(program) => program,
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
+                return;
+            }
+        };
+        assert!(program.attach(u32::MAX >> 1, XdpMode::Native).is_err());
+    }
+}

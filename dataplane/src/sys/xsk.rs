@@ -103,6 +103,8 @@ pub(crate) struct XskTx {
     completion: CompQueue,
     share: Share,
     scratch: Vec<FrameDesc>,
+    /// Not yet in the ring.
+    pushed: Vec<FrameDesc>,
     slots: u32,
     zero_copy: bool,
 }
@@ -235,6 +237,7 @@ impl Bound {
                 completion: self.completion,
                 share: tx,
                 scratch: Vec::new(),
+                pushed: Vec::new(),
                 slots,
                 zero_copy: self.zero_copy,
             },
@@ -317,26 +320,22 @@ impl XskRx {
 }
 
 impl XskTx {
-    /// Slots of the ring that are free.
-    #[inline]
-    pub(crate) fn room(&mut self) -> usize {
-        self.tx.nb_free_exact() as usize
-    }
-
     /// Pieces in the ring that the kernel has not looked at.
     #[inline]
     pub(crate) fn unsent(&mut self) -> usize {
         (self.slots - self.tx.nb_free_exact()) as usize
     }
 
-    /// Puts the pieces of a frame into the ring: all or, if there is no room, none. They must be lent chunks of the
-    /// share's pool.
+    /// Slots of the ring.
     #[inline]
-    pub(crate) fn push(&mut self, pieces: &[(u32, usize)]) -> bool {
-        if self.tx.nb_free(pieces.len() as u32) < pieces.len() as u32 {
-            return false;
-        }
-        self.scratch.clear();
+    pub(crate) fn slots(&self) -> usize {
+        self.slots as usize
+    }
+
+    /// Adds a frame, in pieces, to what the next [`XskTx::submit`] puts into the ring. The pieces must be lent chunks of
+    /// the share's pool.
+    #[inline]
+    pub(crate) fn push(&mut self, pieces: &[(u32, usize)]) {
         for (at, &(chunk, len)) in pieces.iter().enumerate() {
             let mut desc = self.share.desc(chunk);
             // SAFETY: invariant EXCLUSIVE: the chunk belongs to this UMEM, is lent, and not in any ring yet.
@@ -348,10 +347,21 @@ impl XskTx {
             } else {
                 0
             });
-            self.scratch.push(desc);
+            self.pushed.push(desc);
         }
-        // SAFETY: invariant EXCLUSIVE, as above.
-        unsafe { self.tx.produce(&self.scratch) == pieces.len() }
+    }
+
+    /// Puts what was pushed into the ring: all or, if there is no room, none.
+    #[inline]
+    pub(crate) fn submit(&mut self) -> bool {
+        let wanted = self.pushed.len();
+        if self.tx.nb_free(wanted as u32) < wanted as u32 {
+            return false;
+        }
+        // SAFETY: invariant EXCLUSIVE: the chunks belong to this UMEM and are lent, so nobody here touches them.
+        let taken = unsafe { self.tx.produce(&self.pushed) };
+        self.pushed.clear();
+        taken == wanted
     }
 
     /// Whether the kernel sends only when it is told to.

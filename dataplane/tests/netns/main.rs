@@ -18,3 +18,5 @@ mod tap;
 mod traffic;
 mod tunnel;
 mod vlan;
+#[cfg(feature = "xdp")]
+mod xdp;

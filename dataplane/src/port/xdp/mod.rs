@@ -341,12 +341,22 @@ fn describe(end: usize, port: &Port, sockets: &[(usize, u32, Bound)]) -> String 
         let zero_copy = own.all(|(_, _, bound)| bound.is_zero_copy());
         words.push(if zero_copy { "zero-copy" } else { "copy" }.into());
     }
-    let words = words.join(", ");
-    match &port.fallback {
-        Some(reason) => format!("{words} (not native: {reason})"),
-        None => words,
+    let mut notes = Vec::new();
+    if let Some(reason) = &port.fallback {
+        notes.push(format!("not native: {reason}"));
+    }
+    if matches!(port.program, Some((_, XdpMode::Generic))) {
+        notes.push(SUPER_FRAMES.into());
+    }
+    match &notes[..] {
+        [] => words.join(", "),
+        notes => format!("{} ({})", words.join(", "), notes.join("; ")),
     }
 }
+
+/// What a user of generic mode must know.
+const SUPER_FRAMES: &str =
+    "super-frames are lost: ethtool -K PEER tso off tx-udp-segmentation off at the hosts behind it";
 
 /// Whether the driver of an interface runs XDP programs and can redirect to sockets. Asked in its namespace.
 pub fn is_native(interface: &Interface) -> bool {
@@ -356,4 +366,121 @@ pub fn is_native(interface: &Interface) -> bool {
 fn within<T: Send>(end: &End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     netns::within(end.netns, work)
         .map_err(|error| Error::system("enter the namespace of", &end.interface.name, error, ""))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config,
+        lane::Turn,
+        memory::Offload,
+        port::{RxQueue, TxQueue},
+        stats::Tally,
+        sys::{
+            netns::testing::Namespace,
+            packet::{Receive, SendBatch},
+        },
+        wire::checksum,
+    };
+
+    /// c0 -- r0, r1 -- s0: the ports of a pair, both lanes open.
+    fn open_pair(namespace: &Namespace, mode: config::XdpMode) -> (Vec<Opened>, PacketSocket) {
+        for (end, port) in [("c0", "r0"), ("s0", "r1")] {
+            namespace.ip(&format!("link add {end} type veth peer name {port}"));
+            namespace.ip(&format!("link set {end} up"));
+            namespace.ip(&format!("link set {port} up"));
+        }
+        netns::within(Some(&namespace.name), || {
+            let ports = ["r0", "r1"].map(|name| Interface::find(name).unwrap().unwrap());
+            let link = Arc::new(Link::new(true, 1500));
+            let ends = ports.each_ref().map(|interface| End {
+                netns: None,
+                interface,
+                link: &link,
+            });
+            let plan = |from, to| Plan {
+                rx: (from, vec![0]),
+                tx: (to, Some(0)),
+            };
+            let settings = Settings {
+                ring: 64,
+                xdp: XdpSettings {
+                    mode,
+                    ..XdpSettings::default()
+                },
+                promiscuous: false,
+                huge_pages: HugePages::Off,
+            };
+            let (opened, _) = open(&ends, &[plan(0, 1), plan(1, 0)], &settings).unwrap();
+            let c0 = Interface::find("c0").unwrap().unwrap();
+            let client = PacketSocket::open(c0.index).unwrap();
+            client.set_vnet_hdr().unwrap();
+            client.bind(Receive::Nothing).unwrap();
+            (opened, client)
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_frame_leaves_from_where_it_was_received() {
+        for (label, mode) in [
+            ("zc-native", config::XdpMode::Native),
+            ("zc-generic", config::XdpMode::Generic),
+        ] {
+            let Some(namespace) = Namespace::make(label) else {
+                return;
+            };
+            let (mut opened, client) = open_pair(&namespace, mode);
+            let Opened { rx, tx, mut pool } = opened.remove(0);
+            let (mut rx, mut tx) = (rx.unwrap(), tx.unwrap());
+            let mut tally = Tally::default();
+            let mut turn = Turn {
+                pool: &mut pool,
+                tally: &mut tally,
+                now_ns: 0,
+                room: Burst::MAX,
+            };
+            // UDP with a partial checksum: even completing it moves nothing.
+            let mut frame = vec![2; 60];
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[14..34].copy_from_slice(&[
+                0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+            ]);
+            frame[38..40].copy_from_slice(&26_u16.to_be_bytes());
+            let pseudo = checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, 26);
+            frame[40..42].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+            let (sent, error) = client.send(
+                &mut SendBatch::new(),
+                std::iter::once((Offload::default(), &frame[..])),
+            );
+            assert_eq!(sent, 1, "{error:?}");
+
+            let mut burst = Burst::new();
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while burst.is_empty() && Instant::now() < deadline {
+                rx.rx_burst(&mut burst, 1, &mut turn);
+            }
+            let received: Vec<*const u8> = burst
+                .iter()
+                .map(|frame| turn.pool.bytes(frame).as_ptr())
+                .collect();
+            assert_eq!(received.len(), 1);
+            tx.tx_burst(&mut burst, &mut turn);
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while tx.lent() > 0 && Instant::now() < deadline {
+                tx.tx_burst(&mut burst, &mut turn);
+            }
+            assert_eq!((tally.tx_packets, tx.lent()), (1, 0));
+            // The chunk whose sending the kernel has confirmed is the next to be taken, and the frame is still in it.
+            let last = pool.alloc(60).unwrap();
+            assert_eq!(pool.bytes(&last).as_ptr(), received[0]);
+            let whole = pool.bytes(&last);
+            assert_eq!(whole[..40], frame[..40]);
+            let sum = checksum::sum(&whole[34..]) + pseudo;
+            assert_eq!(checksum::fold(sum), 0xffff);
+            pool.free(last);
+            assert_eq!(pool.outstanding(), rx.lent());
+        }
+    }
 }

@@ -96,15 +96,26 @@ impl XdpTx {
                     self.ring.push_back(InRing { pieces, len });
                     (self.unsent, self.lent) = (self.unsent + pieces, self.lent + pieces);
                 }
-                Err(frame) => return self.queue.unpop(frame, pool),
+                Err(frame) => {
+                    self.queue.unpop(frame, pool);
+                    break;
+                }
             }
         }
+        let all = self.socket.submit();
+        debug_assert!(all, "there is room for what was pushed");
+    }
+
+    /// Free slots of the ring, as it was when it was last looked at.
+    #[inline]
+    fn free_slots(&self) -> usize {
+        self.socket.slots() - self.unsent
     }
 
     /// Puts a frame into the ring; returns in how many pieces. `Err` with the frame if there is no room for it.
     #[inline]
     fn push(&mut self, frame: Frame, pool: &mut FramePool) -> Result<usize, Frame> {
-        if self.socket.room() == 0 {
+        if self.free_slots() == 0 {
             return Err(frame);
         }
         // Where a tag was put in front, the start has moved, but the kernel's descriptor of the chunk has not.
@@ -122,7 +133,7 @@ impl XdpTx {
     fn push_split(&mut self, frame: Frame, pool: &mut FramePool) -> Result<usize, Frame> {
         let (len, longest) = (pool.len(&frame), pool.longest_small());
         let count = len.div_ceil(longest);
-        if self.socket.room() < count || pool.available(longest) < count {
+        if self.free_slots() < count || pool.available(longest) < count {
             return Err(frame);
         }
         let mut pieces = [(0, 0); MAX_PIECES];
@@ -221,7 +232,7 @@ impl TxQueue for XdpTx {
         if self.gone || !self.link.is_up() {
             Burst::MAX
         } else if self.queue.frames.is_empty() {
-            self.socket.room().min(Burst::MAX)
+            self.free_slots().min(Burst::MAX)
         } else {
             0
         }
