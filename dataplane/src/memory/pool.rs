@@ -6,10 +6,16 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "xdp")]
+mod umem;
+
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
+
+#[cfg(feature = "xdp")]
+pub(crate) use umem::Chunks;
 
 use super::{Frame, Meta, Region};
 
@@ -88,21 +94,6 @@ impl Class {
     }
 }
 
-/// Where a pool's small buffers are if they are chunks of a UMEM.
-#[cfg(feature = "xdp")]
-pub(crate) struct Chunks {
-    /// The UMEM.
-    pub(crate) region: Arc<Region>,
-    /// Which chunk is the pool's first.
-    pub(crate) first: usize,
-    /// How many it has.
-    pub(crate) count: usize,
-    /// Bytes of a chunk.
-    pub(crate) size: usize,
-    /// Bytes that the kernel leaves free in front of a frame.
-    pub(crate) headroom: usize,
-}
-
 /// A free list of buffers in a [`Region`], or in two.
 pub struct FramePool {
     small: Class,
@@ -110,6 +101,7 @@ pub struct FramePool {
     tag: u32,
     meta: Vec<Meta>,
     /// Which small buffers the kernel has; empty if it never gets any.
+    #[cfg(feature = "xdp")]
     lent: Vec<bool>,
 }
 
@@ -119,6 +111,7 @@ impl FramePool {
         Self {
             tag: TAG.fetch_add(1, Ordering::Relaxed),
             meta: vec![Meta::default(); small.count + large.count],
+            #[cfg(feature = "xdp")]
             lent: Vec::new(),
             small,
             large,
@@ -158,39 +151,6 @@ impl FramePool {
         (0..count)
             .map(|i| Self::in_one(&region, i * size.bytes(), size))
             .collect()
-    }
-
-    /// Pools whose small buffers are chunks of a UMEM, and whose large ones lie in `large`, as many in each.
-    ///
-    /// No two of all [`Chunks`] of a UMEM may overlap: its owner sees to that.
-    ///
-    /// # Panics
-    /// If a region is too short.
-    #[cfg(feature = "xdp")]
-    pub(crate) fn in_umem(chunks: Vec<Chunks>, large: Region, large_each: usize) -> Vec<Self> {
-        let large = Arc::new(large);
-        let pool = |(at, chunks): (usize, Chunks)| {
-            let small = Class::new(
-                (chunks.region, chunks.first * chunks.size),
-                chunks.size,
-                chunks.headroom,
-                0,
-                chunks.count,
-            );
-            let start = at * large_each * LARGE_STRIDE;
-            let large = Class::new(
-                (Arc::clone(&large), start),
-                LARGE_STRIDE,
-                HEADROOM,
-                small.count,
-                large_each,
-            );
-            Self {
-                lent: vec![false; small.count],
-                ..Self::new(small, large)
-            }
-        };
-        chunks.into_iter().enumerate().map(pool).collect()
     }
 
     /// A pool without buffers.
@@ -339,108 +299,11 @@ impl FramePool {
         small.count + large.count - small.free.len() - large.free.len()
     }
 
-    /// Where a frame's bytes are, and how many. Always inside this pool's share.
-    #[inline]
-    fn locate(&self, frame: &Frame) -> (*mut u8, usize) {
-        debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
-        let index = frame.index as usize;
-        // The index of a foreign frame can be out of range: this panics then, and never reads beyond.
-        let meta = &self.meta[index];
-        let (class, place) = if index < self.small.count {
-            (&self.small, index)
-        } else {
-            (&self.large, index - self.small.count)
-        };
-        let at = class.start + place * class.stride + meta.offset as usize;
-        // SAFETY: invariant EXCLUSIVE: `Class::new` has checked that the class lies within its region, and offset + len
-        // never exceeds the stride: `alloc` and `take_back` set both within it, `truncate` only shrinks, `insert` moves
-        // the start forward into the headroom by as much as it lengthens, `align` checks.
-        (
-            unsafe { class.region.mapping.as_ptr().add(at) },
-            meta.len as usize,
-        )
-    }
-}
-
-/// Of a pool in a UMEM: what goes to the kernel, and what comes back.
-#[cfg(feature = "xdp")]
-impl FramePool {
-    /// Takes a small buffer for the kernel to receive into, if one is free; returns its place among the pool's chunks.
-    #[inline]
-    pub(crate) fn lend_free(&mut self) -> Option<u32> {
-        if self.lent.is_empty() {
-            return None;
-        }
-        let index = self.small.free.pop()?;
-        self.lent[index as usize] = true;
-        Some(index)
-    }
-
-    /// Hands a frame to the kernel. `Err` with the frame if it is not in a chunk, or starts where the kernel's
-    /// descriptor of the chunk does not.
-    #[inline]
-    pub(crate) fn lend(&mut self, frame: Frame) -> Result<u32, Frame> {
-        debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
-        if !self.is_aligned(&frame) {
-            return Err(frame);
-        }
-        self.lent[frame.index as usize] = true;
-        Ok(frame.index)
-    }
-
-    /// Takes a lent chunk back with the frame that the kernel put there. `None` if it was not lent, or what is said of
-    /// the frame is impossible: then it stays with the kernel.
-    #[inline]
-    pub(crate) fn take_back(&mut self, chunk: u32, offset: usize, len: usize) -> Option<Frame> {
-        let lent = self.lent.get_mut(chunk as usize)?;
-        if !*lent || offset + len > self.small.stride {
-            return None;
-        }
-        *lent = false;
-        Some(self.frame(chunk, offset as u32, len as u32))
-    }
-
-    /// Takes a large buffer for a frame of `len` bytes, however short it is.
-    pub(crate) fn alloc_large(&mut self, len: usize) -> Option<Frame> {
-        if len > LARGE_FRAME {
-            return None;
-        }
-        let index = self.large.free.pop()?;
-        Some(self.frame(index, HEADROOM as u32, len as u32))
-    }
-
-    /// Whether a frame starts in a chunk where the kernel's descriptor of the chunk does.
-    #[inline]
-    pub(crate) fn is_aligned(&self, frame: &Frame) -> bool {
-        let index = frame.index as usize;
-        index < self.lent.len() && self.meta[index].offset as usize == self.small.headroom
-    }
-
-    /// Moves a frame in its chunk to where the kernel's descriptor starts. `false` if it is too long for that.
-    pub(crate) fn align(&mut self, frame: &Frame) -> bool {
-        let index = frame.index as usize;
-        let (headroom, longest) = (self.small.headroom, self.small.longest());
-        let meta = self.meta[index];
-        if index >= self.lent.len() || meta.len as usize > longest {
-            return false;
-        }
-        let (from, to) = (meta.offset as usize, headroom);
-        let whole = &mut self.meta[index];
-        let start = from.min(to);
-        // The whole range that is read or written, for a moment.
-        (whole.offset, whole.len) = (start as u32, (from.max(to) - start) as u32 + meta.len);
-        let bytes = self.bytes_mut(frame);
-        let len = meta.len as usize;
-        bytes.copy_within(from - start..from - start + len, to - start);
-        let aligned = &mut self.meta[index];
-        (aligned.offset, aligned.len) = (headroom as u32, meta.len);
-        true
-    }
-
     /// Copies `len` bytes of one frame, from `from_at` on, to another, from `to_at` on.
     ///
     /// # Panics
     /// If they are not there, or the frames are of another pool.
+    #[cfg(feature = "xdp")]
     #[inline]
     pub(crate) fn copy(
         &mut self,
@@ -461,14 +324,26 @@ impl FramePool {
         unsafe { std::ptr::copy_nonoverlapping(from.add(from_at), to.add(to_at), len) };
     }
 
-    /// Bytes of its small and of its large buffers, and whether they lie on huge pages.
-    pub(crate) fn pages(&self) -> [(usize, bool); 2] {
-        [&self.small, &self.large].map(|class| (class.count * class.stride, class.region.is_huge()))
-    }
-
-    /// The longest frame that fits one chunk.
-    pub(crate) fn longest_small(&self) -> usize {
-        self.small.longest()
+    /// Where a frame's bytes are, and how many. Always inside this pool's share.
+    #[inline]
+    fn locate(&self, frame: &Frame) -> (*mut u8, usize) {
+        debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
+        let index = frame.index as usize;
+        // The index of a foreign frame can be out of range: this panics then, and never reads beyond.
+        let meta = &self.meta[index];
+        let (class, place) = if index < self.small.count {
+            (&self.small, index)
+        } else {
+            (&self.large, index - self.small.count)
+        };
+        let at = class.start + place * class.stride + meta.offset as usize;
+        // SAFETY: invariant EXCLUSIVE: `Class::new` has checked that the class lies within its region, and offset + len
+        // never exceeds the stride: `alloc` and `take_back` set both within it, `truncate` only shrinks, `insert` moves
+        // the start forward into the headroom by as much as it lengthens, `align` checks.
+        (
+            unsafe { class.region.mapping.as_ptr().add(at) },
+            meta.len as usize,
+        )
     }
 }
 

@@ -442,7 +442,7 @@ mod tests {
                 room: Burst::MAX,
             };
             // UDP with a partial checksum: even completing it moves nothing.
-            let mut frame = vec![2; 60];
+            let mut frame = [2; 60];
             frame[12..14].copy_from_slice(&[8, 0]);
             frame[14..34].copy_from_slice(&[
                 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
