@@ -126,7 +126,10 @@ pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
     let choice = choose(ends, config);
     match open(ends, config, &choice) {
         // Nobody asked for it, so do without.
-        Err(error) if choice.why.is_some() && choice.rx == Backend::Xdp => {
+        Err(error)
+            if [config.receives_by(), config.sends_by()] == [Backend::Auto; 2]
+                && choice.rx == Backend::Xdp =>
+        {
             let error = error.to_string().replace("\n ", ";");
             let why = Some(format!("no xdp: {error}"));
             let choice = Choice {
@@ -387,4 +390,78 @@ fn queues(end: &End, receive: bool) -> usize {
 fn within<T: Send>(end: &End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     netns::within(end.name.netns.as_deref(), work)
         .map_err(|error| Error::system("enter the namespace of", end.name.to_string(), error, ""))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ethernet::MacAddress;
+
+    /// What would carry a pair of such interfaces.
+    fn choice(kinds: [Option<&str>; 2], config: &Config) -> Choice {
+        let names: Vec<PortName> = ["a", "b"].map(|name| name.parse().unwrap()).into();
+        let link = Arc::new(Link::new(true, 1500));
+        let interfaces = kinds.map(|kind| Interface {
+            name: "no-such".into(),
+            // A number that no interface has, so no driver says that it runs programs.
+            index: i32::MAX.cast_unsigned(),
+            mac: MacAddress::default(),
+            mtu: 1500,
+            kind: kind.map(Into::into),
+            qdisc: None,
+            up: true,
+            carrier: true,
+            loopback: false,
+            ethernet: true,
+            rx_queues: 1,
+            tx_queues: 1,
+            promiscuity: 0,
+            master: None,
+            master_kind: None,
+            xdp: Vec::new(),
+        });
+        let ends: Vec<End> = (0..2)
+            .map(|id| End {
+                id,
+                name: &names[id],
+                interface: &interfaces[id],
+                link: &link,
+            })
+            .collect();
+        choose(&ends, config)
+    }
+
+    #[test]
+    fn what_is_named_is_taken_and_the_rest_chosen_with_a_reason() {
+        let named = |backend, rx, tx| Config {
+            backend,
+            rx,
+            tx,
+            ..Config::default()
+        };
+        let veth = [Some("veth"), None];
+        let (auto, packet, xdp) = (Backend::Auto, Backend::Packet, Backend::Xdp);
+        for (config, rx, tx) in [
+            (named(xdp, None, None), xdp, xdp),
+            (named(packet, Some(xdp), None), xdp, packet),
+            (named(auto, Some(xdp), Some(packet)), xdp, packet),
+        ] {
+            assert_eq!(choice(veth, &config), Choice { rx, tx, why: None });
+        }
+        for (kinds, config, reason) in [
+            (veth, named(auto, None, None), "a is a veth"),
+            ([None, Some("tun")], named(auto, None, None), "driver of a"),
+            (
+                [None, None],
+                named(auto, None, None),
+                "runs no XDP programs",
+            ),
+        ] {
+            let choice = choice(kinds, &config);
+            assert_eq!((choice.rx, choice.tx), (packet, packet));
+            assert!(choice.why.as_ref().unwrap().contains(reason), "{choice:?}");
+        }
+        let half = choice(veth, &named(auto, Some(xdp), None));
+        assert_eq!((half.rx, half.tx), (xdp, packet));
+    }
 }

@@ -243,6 +243,75 @@ fn several_queues_with_one_lane_and_with_several() {
 }
 
 #[test]
+fn a_hairpin_sends_back_what_it_receives() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let run = ["--hairpin", "r0", "--backend", "xdp", "--mac", "swap"];
+    let relay = Relay::start(net, "relay", &run);
+    let frames: Vec<Vec<u8>> = (0..100)
+        .map(|seed| udp_frame(60 + 10 * seed, seed as u32))
+        .collect();
+    let before = net.counters("client", "c0").rx_packets;
+    send_raw(net, "client", "c0", &frames);
+    assert!(eventually(PATIENCE, || net
+        .counters("client", "c0")
+        .rx_packets
+        == before + 100));
+    let last = relay.stop(Signal::Term);
+    let way = last.way("r0", "r0");
+    assert_eq!(
+        (way.rx_packets, way.tx_packets, way.lost()),
+        (100, 100, 0),
+        "{way:?}"
+    );
+}
+
+#[test]
+fn it_sleeps_when_nothing_comes_also_when_a_port_is_gone() {
+    for queues in ["1", "2"] {
+        let Some(net) = Net::open(&["relay"]) else {
+            return;
+        };
+        for port in ["r0", "r1"] {
+            let both = format!("numtxqueues {queues} numrxqueues {queues}");
+            net.sh("relay", &format!(
+                "ip link add {port} {both} type veth peer name p{port} {both}; ip link set {port} up; ip link set p{port} up"
+            ));
+        }
+        let relay = Relay::start(&net, "relay", XDP);
+        let ticks = || {
+            let stat =
+                std::fs::read_to_string(format!("/proc/{}/stat", relay.pid())).expect("it runs");
+            let fields: Vec<&str> = stat
+                .rsplit(')')
+                .next()
+                .expect("a name")
+                .split_whitespace()
+                .collect();
+            // In ticks of 10 ms, user and system (proc_pid_stat(5)).
+            fields[11].parse::<u64>().expect("a number")
+                + fields[12].parse::<u64>().expect("a number")
+        };
+        for deleted in [false, true] {
+            if deleted {
+                net.sh("relay", "ip link delete r1");
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            let before = ticks();
+            std::thread::sleep(Duration::from_secs(1));
+            let used = ticks() - before;
+            assert!(
+                used <= 10,
+                "{used} of 100 ticks, {queues} queues, deleted: {deleted}"
+            );
+        }
+        relay.stop(Signal::Term);
+    }
+}
+
+#[test]
 fn killed_under_load_it_starts_again_at_once() {
     for run in [XDP, GENERIC] {
         let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
@@ -350,6 +419,19 @@ fn what_the_kernel_refuses_is_named_with_its_remedy() {
     refused(net, &[], &["--xdp-mode", "fast"], &["fast", "native"]);
     let raw_alone = ["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all"];
     refused(net, &raw_alone, &[], &["CAP_BPF", "CAP_NET_ADMIN"]);
+    let little_memory = [
+        "prlimit",
+        "--memlock=65536",
+        "setpriv",
+        "--bounding-set=-all,+net_raw,+net_admin,+bpf",
+        "--inh-caps=-all",
+    ];
+    refused(
+        net,
+        &little_memory,
+        &["--hugepages", "off"],
+        &["UMEM", "ulimit -l", "CAP_IPC_LOCK"],
+    );
     // A driver without XDP of its own: the bridge.
     net.sh("relay", "ip link add d0 type bridge; ip link set d0 up; ip link add d1 type bridge; ip link set d1 up");
     let pair = ["--pair", "d0,d1", "--xdp-mode", "native"];

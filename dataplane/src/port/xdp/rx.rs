@@ -101,7 +101,13 @@ impl RxQueue for XdpRx {
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.any {
-            Some(any) => Some(any.as_fd()),
+            Some(any) => {
+                // It shows an error as if there were something to read, and would go on doing so.
+                self.queues
+                    .iter()
+                    .for_each(|queue| queue.socket.clear_error());
+                Some(any.as_fd())
+            }
             None => Some(self.queues.first()?.socket.fd()),
         }
     }
