@@ -15,9 +15,6 @@ pub struct Burst {
 impl Burst {
     /// Most frames that a lane takes in at a time. Deeper bursts measured no better while each frame is sent alone.
     pub const MAX: usize = 64;
-    /// Nothing is added to a burst of this many bytes: it would no longer lie in the cache when it is sent. One super-frame
-    /// a turn carries more TCP than two (18.7 against 15.6 Gbit/s, where a bridge had 21.9).
-    pub const MAX_BYTES: u64 = 64 << 10;
 
     /// An empty burst with room for [`Burst::MAX`] frames.
     pub fn new() -> Self {

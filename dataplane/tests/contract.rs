@@ -5,7 +5,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    reason = "what fails in a helper is to fail the test"
+    reason = "a bed that cannot be made fails its test"
 )]
 
 use std::{

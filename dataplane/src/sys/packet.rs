@@ -100,11 +100,34 @@ impl PacketSocket {
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
+    /// Rejects every frame from now on, or no longer.
+    pub(crate) fn reject_all(&self, reject: bool) -> io::Result<()> {
+        if !reject {
+            return self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0);
+        }
+        // One instruction: return 0, keep nothing.
+        let mut program = libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        };
+        let filter = libc::sock_fprog {
+            len: 1,
+            filter: &raw mut program,
+        };
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
+    }
+
     /// Joins a group of sockets that share the interface's frames by flow hash. With `None` the kernel finds a new id,
     /// which is returned.
     pub(crate) fn fanout_hash(&self, group: Option<u16>) -> io::Result<u16> {
         const UNIQUE_ID: u32 = 0x2000; // PACKET_FANOUT_FLAG_UNIQUEID
-        let flags = if group.is_none() { UNIQUE_ID } else { 0 };
+        // The group does not take it over from its sockets (fanout_add), and then what one port sends past its ring comes
+        // back by the group and goes round for ever. Linux 5.10.
+        const IGNORE_OUTGOING: u32 = 0x4000; // PACKET_FANOUT_FLAG_IGNORE_OUTGOING
+        let unique = if group.is_none() { UNIQUE_ID } else { 0 };
+        let flags = unique | IGNORE_OUTGOING;
         let request: u32 = u32::from(group.unwrap_or(0)) | (libc::PACKET_FANOUT_HASH | flags) << 16;
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &request)?;
         // With the id in the low half. (fanout_add, PACKET_FANOUT_FLAG_UNIQUEID.)

@@ -34,12 +34,18 @@ fn idle_second(chain: &Chain, policy: &str) -> u64 {
         send_raw(&chain.net, "client", "c0", std::slice::from_ref(frame));
     }
     assert_eq!(capture.frames(2), frames, "{policy}");
-    let text = chain.net.sh(
-        "client",
-        &format!("ping -n -c 3 -i 0.3 -W 2 {}", Chain::SERVER),
+    let _echo = Peer::listen(
+        &chain.net,
+        "server",
+        &format!("echo --address {}", Chain::SERVER),
     );
-    assert!(text.contains("3 received"), "{policy}: {text}");
-    relay.stop(Signal::Term);
+    let line = format!(
+        "ask --address {} --count 3 --pause 0.3 --idle 3",
+        Chain::SERVER
+    );
+    let answers = Peer::start(&chain.net, "client", &line).result();
+    let last = relay.stop(Signal::Term);
+    assert_eq!(answers["received"], 3, "{policy}: {last:?}");
     used
 }
 

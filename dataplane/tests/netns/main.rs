@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod change;
+mod check;
 mod encapsulation;
 mod hairpin;
 mod idle;
@@ -13,6 +14,7 @@ mod link;
 mod load;
 mod mac;
 mod pairs;
+mod sceptic;
 mod stop;
 mod tap;
 mod traffic;

@@ -194,12 +194,10 @@ fn a_deleted_interface_that_returns_forwards_again() {
     let Some(net) = two_chains() else { return };
     let mut relay = Relay::start(&net, "relay", RUN);
     assert!(ping(&net, "ca"));
-    // A ping of the other pair through all of it, every 20 ms.
-    let mut witness = net.command("cb", "ping");
-    let witness = witness
-        .args(["-n", "-i", "0.02", "-c", "100", "-W", "2", "10.9.0.2"])
-        .stdout(std::process::Stdio::piped());
-    let witness = witness.spawn().expect("ping runs");
+    // The other pair is asked through all of it, every 20 ms.
+    let _echo = Peer::listen(&net, "sb", "echo --address 10.9.0.2");
+    let line = "ask --address 10.9.0.2 --count 120 --pause 0.02 --idle 3";
+    let witness = Peer::start(&net, "cb", line);
     for round in 0..2 {
         net.sh("relay", "ip link delete a1");
         let gone = relay.snapshot_when("seen a1 gone", |snapshot| {
@@ -231,13 +229,10 @@ fn a_deleted_interface_that_returns_forwards_again() {
         assert_eq!(relay.live_snapshot().port("a1").state, "up");
         assert_eq!(net.link("relay", "a1")["promiscuity"], 1, "as at the start");
     }
-    let text = witness.wait_with_output().expect("ping ends").stdout;
-    let text = String::from_utf8_lossy(&text);
-    assert!(
-        text.contains("100 packets transmitted, 100 received, 0% packet loss"),
-        "{text}"
-    );
-    relay.stop(Signal::Term);
+    let answers = witness.result();
+    let last = relay.stop(Signal::Term);
+    let wanted = serde_json::json!({"sent": 120, "received": 120, "different": 120});
+    assert_eq!(answers, wanted, "{last:?}");
 }
 
 /// Several lanes a direction: both get flows, and no flow is split between them.

@@ -199,7 +199,7 @@ fn nothing_is_left_behind_however_it_ends() {
             promiscuity(net).iter().all(|&count| count > 0),
             "promiscuous while it runs"
         );
-        net.sh("client", &format!("ping -n -c 1 -W 3 {}", Chain::SERVER));
+        chain.ping(1, "", Chain::SERVER);
         match signal {
             Signal::Kill => relay.kill(),
             signal => drop(relay.stop(signal)),
@@ -227,9 +227,7 @@ fn promiscuous_mode_is_optional() {
     };
     let relay = Relay::start(&chain.net, "relay", &[RUN, &["--no-promisc"]].concat());
     assert_eq!(promiscuity(&chain.net), [0, 0]);
-    chain
-        .net
-        .sh("client", &format!("ping -n -c 1 -W 3 {}", Chain::SERVER));
+    chain.ping(1, "", Chain::SERVER);
     relay.stop(Signal::Term);
 }
 
@@ -353,10 +351,7 @@ fn a_closed_output_does_not_stop_forwarding() {
         .spawn()
         .expect("sh runs");
     std::thread::sleep(Duration::from_millis(800));
-    let alive = net.try_sh(
-        "client",
-        &format!("ping -n -c 2 -i 0.1 -W 2 {}", Chain::SERVER),
-    );
+    let alive = net.try_sh("client", &format!("ping -n -c 1 -W 3 {}", Chain::SERVER));
     let _ = shell.kill();
     let _ = shell.wait();
     assert!(

@@ -42,11 +42,9 @@ fn ping_by_both_ip_versions_without_duplicates() {
         assert!(!list().contains("dadfailed"), "{}", list());
     }
     for target in [Chain::SERVER, "fd09::2"] {
-        let text = net.sh("client", &format!("ping -n -c 20 -i 0.01 -W 2 {target}"));
-        assert!(
-            text.contains("20 packets transmitted, 20 received, 0% packet loss"),
-            "{text}"
-        );
+        chain.ping(10, "", target);
+        // Duplicates show when ping waits for more; the last answer may come too late for it.
+        let text = net.sh("client", &format!("ping -n -c 5 -i 0.1 {target}"));
         assert!(!text.contains("DUP"), "{text}");
     }
     let last = relay.stop(Signal::Term);

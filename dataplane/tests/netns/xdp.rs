@@ -366,6 +366,14 @@ fn a_deleted_interface_that_returns_forwards_again() {
                 .success()
         };
         assert!(eventually(PATIENCE, ping));
+        let mapped_kib = |pid: u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+            let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+            let size = size.and_then(|size| size.split_whitespace().next());
+            size.and_then(|size| size.parse::<u64>().ok())
+                .expect("a number")
+        };
+        let mut used: Vec<((usize, usize), u64)> = Vec::new();
         for _ in 0..3 {
             net.sh("relay", "ip link delete r1");
             net.try_sh("client", "ping -n -c 3 -i 0.01 -W 0.1 10.9.0.2");
@@ -381,7 +389,16 @@ fn a_deleted_interface_that_returns_forwards_again() {
                 "{:?}",
                 back.elapsed()
             );
+            used.push((relay.descriptors_and_threads(), mapped_kib(relay.pid())));
         }
+        let [first, .., last] = &used[..] else {
+            unreachable!()
+        };
+        assert_eq!(
+            first.0, last.0,
+            "{run:?}: descriptors and threads: {used:?}"
+        );
+        assert!(last.1 <= first.1 + 1024, "{run:?}: memory: {used:?}");
         tcp_both_ways(net, Chain::SERVER, MIB);
         relay.stop(Signal::Term);
     }

@@ -54,11 +54,17 @@ pub fn open(
 /// # Errors
 /// As [`open`].
 pub fn open_rx(interface: &Interface, settings: &Settings) -> Result<Vec<PacketRx>> {
-    let mut group = None;
-    (0..settings.queues)
-        .map(|_| PacketRx::open(interface.index, settings, &mut group))
-        .collect::<io::Result<_>>()
-        .map_err(|error| refused(interface, error))
+    let open = || {
+        let mut group = None;
+        let queues = (0..settings.queues)
+            .map(|_| PacketRx::open(interface.index, settings, &mut group))
+            .collect::<io::Result<Vec<_>>>()?;
+        if settings.queues > 1 {
+            queues.iter().try_for_each(PacketRx::start)?;
+        }
+        Ok(queues)
+    };
+    open().map_err(|error| refused(interface, error))
 }
 
 /// Opens the transmit queues only. As [`open`].

@@ -49,21 +49,28 @@ impl PacketRx {
         } else {
             socket.rx_ring(settings.ring.min(LARGE_SLOTS), LARGE_SLOT)?
         };
-        socket.bind(Receive::All)?;
         if settings.queues > 1 {
+            // Only a bound socket can join, and until it has, it gets every flow: see `start`.
+            socket.reject_all(true)?;
+            socket.bind(Receive::All)?;
             *group = Some(socket.fanout_hash(*group)?);
+        } else {
+            socket.bind(Receive::All)?;
         }
         Ok(Self { socket, ring })
     }
 }
 
+impl PacketRx {
+    /// Begins to receive, once all queues share the frames: from the first on, each flow has its queue.
+    pub(super) fn start(&self) -> io::Result<()> {
+        self.socket.reject_all(false)
+    }
+}
+
 impl RxQueue for PacketRx {
     fn rx_burst(&mut self, burst: &mut Burst, limit: usize, turn: &mut Turn) {
-        let enough = turn.tally.rx_bytes + Burst::MAX_BYTES;
         for _ in 0..limit {
-            if turn.tally.rx_bytes >= enough {
-                return;
-            }
             let Some(received) = self.ring.peek() else {
                 return;
             };

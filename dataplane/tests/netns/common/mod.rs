@@ -22,7 +22,7 @@ pub(crate) use tool::{Peer, receive_raw, send_raw, send_vnet, tap_and_server};
 use std::time::{Duration, Instant};
 
 /// How long anything bounded may take before a test gives up. Long, because a busy machine is slow and not wrong.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The CPUs this process may use.
 pub(crate) fn cpus() -> Vec<usize> {

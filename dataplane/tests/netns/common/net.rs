@@ -223,6 +223,22 @@ impl Chain {
         self
     }
 
+    /// Pings from the client, one after another: with several under way, ping gives the last answer no more than two round
+    /// trips of time, which a busy machine exceeds. Returns the round trips in ms.
+    pub(crate) fn ping(&self, count: usize, options: &str, target: &str) -> Vec<f64> {
+        let line = format!("ping -n -c 1 -W 5 {options} {target}");
+        let round_trip = |_| {
+            let text = self.net.sh("client", &line);
+            let time = text
+                .split("time=")
+                .nth(1)
+                .and_then(|rest| rest.split(' ').next());
+            time.and_then(|time| time.parse().ok())
+                .unwrap_or_else(|| panic!("{text}"))
+        };
+        (0..count).map(round_trip).collect()
+    }
+
     /// Waits until both counters stand still, so that a comparison of them means something.
     pub(crate) fn settle(&self) {
         let read = || {

@@ -146,6 +146,30 @@ def udp_receive(o):
     say(received=received, corrupt=corrupt, reordered=reordered, gaps=gaps, doubled=doubled)
 
 
+def echo(o):
+    """Sends back what comes, until it is ended."""
+    s = socket.socket(family(o.address), socket.SOCK_DGRAM)
+    s.bind((o.address, o.port))
+    print("listening", flush=True)
+    while True:
+        s.sendto(*s.recvfrom(65536))
+
+
+def ask(o):
+    """`count` questions to an `echo`, one each `pause` s. (ping gives the last answer two round trips, and no more.)"""
+    s = socket.socket(family(o.address), socket.SOCK_DGRAM)
+    s.connect((o.address, o.port))
+    answers = []
+    for n in range(o.count):
+        s.send(struct.pack("!I", n))
+        until = time.monotonic() + o.pause
+        while (left := until - time.monotonic()) > 0 and select.select([s], [], [], left)[0]:
+            answers.append(s.recv(16))
+    while len(answers) < o.count and select.select([s], [], [], o.idle)[0]:
+        answers.append(s.recv(16))
+    say(sent=o.count, received=len(answers), different=len(set(answers)))
+
+
 def sink(o):
     """Reads a port and answers nothing, until it is ended: the kernel counts."""
     s = socket.socket(family(o.address), socket.SOCK_DGRAM)
@@ -246,7 +270,8 @@ def tap(o):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("command", choices=["tcp-serve", "tcp-connect", "udp-send", "udp-receive", "flood",
-                                       "raw-send", "raw-receive", "tap", "sink"])
+                                       "raw-send", "raw-receive", "tap", "sink", "echo",
+                                       "ask"])
     p.add_argument("--address", default="0.0.0.0")
     p.add_argument("--port", type=int, default=5000)
     p.add_argument("--interface")
@@ -269,7 +294,7 @@ def main():
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     {"tcp-serve": tcp_serve, "tcp-connect": tcp_connect, "udp-send": udp_send, "udp-receive": udp_receive,
      "flood": flood, "raw-send": raw_send, "raw-receive": raw_receive,
-     "tap": tap, "sink": sink}[o.command](o)
+     "tap": tap, "sink": sink, "echo": echo, "ask": ask}[o.command](o)
 
 
 main()
