@@ -361,6 +361,9 @@ pub(crate) fn parse_dst_mac(text: &str) -> Result<(PortName, MacAddress), String
     ))
 }
 
+/// CPUs in a `cpu_set_t`.
+const MAX_CORES: usize = 1024;
+
 /// `1,3-5`: cores and ranges of cores.
 pub(crate) fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     let bad = || format!("--cores {text:?}: write numbers and ranges with commas: 1,3-5");
@@ -371,9 +374,15 @@ pub(crate) fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
         let (Some(first), Some(last)) = (first, last) else {
             return Err(bad());
         };
-        // Above it core_affinity would index beyond its CPU set.
-        if first > last || last >= 1024 {
+        if first > last {
             return Err(bad());
+        }
+        // Beyond it core_affinity would index past the end of its CPU set.
+        if last >= MAX_CORES {
+            return Err(format!(
+                "--cores {text:?}: core {last} is beyond the last that can be named, {}",
+                MAX_CORES - 1
+            ));
         }
         cores.extend(first..=last);
     }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Display,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     process::ExitCode,
 };
 
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
 fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .without_time()
         .init();

@@ -412,13 +412,15 @@ impl Inner {
             }
             let before = port.state();
             if port.interface.index == interface.index && !port.gone {
-                // An interface gets its qdisc when it comes up for the first time.
+                // An interface gets its qdisc when it comes up for the first time; and what leaves by it may carry its address.
                 let other_paths = packet::one_path(&port.interface) != packet::one_path(interface);
+                let other_address =
+                    self.config.mac == MacMode::Update && port.interface.mac != interface.mac;
                 port.update(interface.clone());
                 if port.state() != before {
                     tracing::info!("port {} is {}", port.name, port.state());
                 }
-                if other_paths {
+                if other_paths || other_address {
                     anew.push(id);
                 }
             } else if port.gone && port.name.interface == interface.name {

@@ -68,7 +68,7 @@ pub struct RunArgs {
     /// Leave the interfaces out of promiscuous mode
     #[arg(long)]
     pub no_promisc: bool,
-    /// Send through the interfaces' qdiscs, so that shaping on them acts (default: past them)
+    /// Send through the interfaces' qdiscs, so that shaping on them acts (default: only where an interface has one at the start)
     #[arg(long)]
     pub qdisc: bool,
     /// Discard multicast and broadcast on hairpins, so that hosts don't see their own come back
