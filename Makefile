@@ -18,7 +18,7 @@ SUDO := $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo))
 BUILD_PACKAGES := gcc libc6-dev make pkg-config clang m4 libelf-dev zlib1g-dev
 TRAFFIC_PACKAGES := iproute2 ethtool iputils-ping sockperf iperf3 tcpdump python3 util-linux procps libcap2-bin
 RIVAL_PACKAGES := dpdk-dev
-LINT_PACKAGES := clang llvm libbpf-dev linux-libc-dev
+LINT_PACKAGES := llvm libbpf-dev linux-libc-dev
 
 # Installs the packages of a list that are missing, and says nothing if none is.
 define install
