@@ -506,3 +506,57 @@ fn another_program_is_named_and_replaced_only_if_that_is_asked_and_possible() {
     relay.stop(Signal::Term);
     assert_eq!(programs(net, "r0"), "");
 }
+
+#[test]
+fn ports_that_go_down_and_come_up_forward_again() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let ping = || {
+        let answer = net.try_sh("client", "ping -n -c 1 -W 1 10.9.0.2");
+        answer.status.success()
+    };
+    for run in [XDP, GENERIC] {
+        let mut relay = Relay::start(net, "relay", run);
+        assert!(eventually(PATIENCE, ping));
+        for port in ["r0", "r1"] {
+            net.sh("relay", &format!("ip link set {port} down"));
+            relay.snapshot_when("seen it down", |snapshot| {
+                snapshot.port(port).state == "down"
+            });
+            net.try_sh("client", "ping -n -c 5 -i 0.01 -W 0.1 10.9.0.2");
+            net.sh("relay", &format!("ip link set {port} up"));
+            assert!(eventually(PATIENCE, ping), "{run:?} {port}");
+        }
+        relay.stop(Signal::Term);
+    }
+}
+
+/// The sockets share memory all the same.
+#[test]
+fn ports_may_be_in_different_namespaces() {
+    let Some(net) = Net::open(&["client", "left", "relay", "right", "server"]) else {
+        return;
+    };
+    net.veth(("client", "c0"), ("left", "p"));
+    net.veth(("server", "s0"), ("right", "p"));
+    for (space, interface, address) in [
+        ("client", "c0", Chain::CLIENT),
+        ("server", "s0", Chain::SERVER),
+    ] {
+        net.sh(
+            space,
+            &format!("ip address add {address}/24 dev {interface}"),
+        );
+    }
+    let pair = format!("{}:p,{}:p", net.ns("left"), net.ns("right"));
+    for backend in [
+        &["--backend", "xdp"][..],
+        &["--rx", "xdp", "--tx", "packet"],
+    ] {
+        let relay = Relay::start(&net, "relay", &[&["--pair", &pair], backend].concat());
+        tcp_both_ways(&net, Chain::SERVER, MIB);
+        relay.stop(Signal::Term);
+    }
+}

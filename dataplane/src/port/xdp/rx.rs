@@ -259,5 +259,6 @@ impl Queue {
             let free = std::iter::from_fn(|| pool.lend_free()).take(wanted);
             self.lent += self.socket.fill(free);
         }
+        self.socket.wake();
     }
 }

@@ -92,6 +92,26 @@ impl XskRx {
         taken
     }
 
+    /// Tells a driver that has run out of chunks that there are some again, if it wants to be told. (In copy mode it never
+    /// does.)
+    #[inline]
+    pub(crate) fn wake(&self) {
+        if self.fill.needs_wakeup() {
+            let fd = self.rx.fd().as_raw_fd();
+            // SAFETY: no memory is passed.
+            unsafe {
+                libc::recvfrom(
+                    fd,
+                    std::ptr::null_mut(),
+                    0,
+                    libc::MSG_DONTWAIT,
+                    std::ptr::null_mut(),
+                    std::ptr::null_mut(),
+                )
+            };
+        }
+    }
+
     /// Takes what was received, up to the length of `pieces`; returns how many pieces there are.
     #[inline]
     pub(crate) fn receive(&mut self, pieces: &mut Vec<Piece>, limit: usize) {
