@@ -3,7 +3,11 @@
 //! The program fills a [`Config`] from its flags, an embedder directly; [`Relay::start`](crate::relay::Relay::start)
 //! checks it against the machine.
 
+mod backend;
+
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
+
+pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
 
 use crate::{
     idle::IdlePolicy,
@@ -21,6 +25,12 @@ pub struct Config {
     pub pairs: Vec<[PortName; 2]>,
     /// How frames are received and sent.
     pub backend: Backend,
+    /// How frames are received, if not by `backend`.
+    pub rx: Option<Backend>,
+    /// How frames are sent, if not by `backend`.
+    pub tx: Option<Backend>,
+    /// How AF_XDP is opened.
+    pub xdp: XdpSettings,
     /// What is done to MAC addresses.
     pub mac: MacMode,
     /// For [`MacMode::Update`]: the destination of frames sent by a port, instead of l2fwd's.
@@ -29,7 +39,8 @@ pub struct Config {
     pub cores: Vec<usize>,
     /// What a worker does when no frame comes.
     pub idle: IdlePolicy,
-    /// Lanes per direction, 1 to 64; frames are spread over them by flow.
+    /// Lanes per direction, 1 to 64; frames are spread over them by flow. AF_XDP spreads as the interfaces do over their
+    /// queues, and refuses more lanes than they have.
     pub queues: usize,
     /// Slots of each ring, 16 to 32768.
     pub ring: usize,
@@ -50,6 +61,9 @@ impl Default for Config {
         Self {
             pairs: Vec::new(),
             backend: Backend::default(),
+            rx: None,
+            tx: None,
+            xdp: XdpSettings::default(),
             mac: MacMode::default(),
             dst_mac: Vec::new(),
             cores: Vec::new(),
@@ -63,16 +77,6 @@ impl Default for Config {
             links: Vec::new(),
         }
     }
-}
-
-/// How frames are received and sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Backend {
-    /// Whichever suits the interfaces.
-    #[default]
-    Auto,
-    /// AF_PACKET.
-    Packet,
 }
 
 /// What is done to MAC addresses.
@@ -142,6 +146,16 @@ impl Config {
         }));
         range(&mut mistakes, "--queues", self.queues, 1, 64);
         range(&mut mistakes, "--ring", self.ring, 16, 32_768);
+        let named = [Some(self.backend), self.rx, self.tx];
+        if !cfg!(feature = "xdp") && named.contains(&Some(Backend::Xdp)) {
+            mistakes.push(
+                "this l2relay was built without AF_XDP (cargo feature xdp): use packet".into(),
+            );
+        }
+        if self.qdisc && self.sends_by() == Backend::Xdp {
+            mistakes
+                .push("AF_XDP sends past the qdisc: leave out --qdisc, or add --tx packet".into());
+        }
         let known = self.ports();
         for (port, _) in &self.dst_mac {
             if !known.contains(&port) {
@@ -215,6 +229,16 @@ impl Config {
         } else {
             Err(mistakes)
         }
+    }
+
+    /// How frames are received: what `rx` says, or `backend`.
+    pub fn receives_by(&self) -> Backend {
+        self.rx.unwrap_or(self.backend)
+    }
+
+    /// How frames are sent: what `tx` says, or `backend`.
+    pub fn sends_by(&self) -> Backend {
+        self.tx.unwrap_or(self.backend)
     }
 
     /// The settings of the direction between two ports.
@@ -294,18 +318,6 @@ impl fmt::Display for PortName {
         match &self.netns {
             Some(netns) => write!(f, "{netns}:{}", self.interface),
             None => f.write_str(&self.interface),
-        }
-    }
-}
-
-impl FromStr for Backend {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "packet" => Ok(Self::Packet),
-            _ => Err(format!("back end {text:?}: use auto or packet")),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{os::fd::BorrowedFd, sync::Arc};
 use crate::{
     burst::Burst,
     memory::{Frame, FramePool},
-    port::{RxQueue, TxQueue},
+    port::{Nowhere, RxQueue, TxQueue},
     stage::Stage,
     stats::{Counters, Reason, Tally},
 };
@@ -135,9 +135,14 @@ impl Lane {
         &self.counters
     }
 
-    /// The lane's frames, for tests: `pool().outstanding()` is 0 when nothing is held.
+    /// The lane's frames, for tests: `pool().outstanding()` is [`Lane::lent`] when nothing is held.
     pub fn pool(&self) -> &FramePool {
         &self.pool
+    }
+
+    /// Buffers that the kernel has, to receive into and to send from.
+    pub fn lent(&self) -> usize {
+        self.rx.lent() + self.tx.lent()
     }
 
     /// Asks the kernel what it dropped and publishes all counters. Costs a system call: not for every turn.
@@ -166,15 +171,22 @@ impl Lane {
         self.refresh();
     }
 
-    /// Exchanges everything but the frames and the counts, because an interface was created anew. Only for a lane that is
-    /// finished.
+    /// Lets go of its ports and frames, because an interface was created anew. Only for a lane that is finished.
+    pub fn vacate(&mut self) {
+        (self.rx, self.tx) = (Box::new(Nowhere), Box::new(Nowhere));
+        self.stages.clear();
+        self.pool = FramePool::none();
+    }
+
+    /// Exchanges everything but the counts. Only for a lane that is finished.
     pub fn renew(
         &mut self,
         rx: Box<dyn RxQueue>,
         stages: Vec<Box<dyn Stage>>,
         tx: Box<dyn TxQueue>,
+        pool: FramePool,
     ) {
-        (self.rx, self.stages, self.tx) = (rx, stages, tx);
+        (self.rx, self.stages, self.tx, self.pool) = (rx, stages, tx, pool);
     }
 
     fn publish(&mut self) {

@@ -32,7 +32,7 @@
 //! |---|---|
 //! | [`lane`] | one direction: **the hot loop, on one screen** |
 //! | [`worker`] | pinned threads that turn lanes |
-//! | [`port`] | where frames come from and go: the contract of a back end, AF_PACKET, memory |
+//! | [`port`] | where frames come from and go: the contract of a back end, AF_PACKET, AF_XDP, memory |
 //! | [`stage`] | what happens to frames between: MAC addresses, filters, link emulation |
 //! | [`memory`] | frames, pools, huge pages |
 //! | [`burst`] | a handful of frames |
@@ -56,6 +56,7 @@ mod cut;
 pub mod error;
 pub mod idle;
 pub mod interface;
+mod join;
 pub mod lane;
 pub mod memory;
 pub mod port;

@@ -23,13 +23,12 @@ use crate::{
     control::links::{LinkThread, LinkWatch},
     error::{Error, Result},
     interface::Interface,
+    join::{self, Halves, Joined, Pages},
     lane::Lane,
-    memory::{FramePool, HugePages, PoolSize, Region},
-    port::{Link, RxQueue, TxQueue, packet},
+    port::{Link, packet},
     snapshot::{LaneSnapshot, PortState, Snapshot},
     stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
     stats::Counters,
-    sys::netns,
     worker::{LaneId, Worker},
 };
 
@@ -47,8 +46,8 @@ pub(crate) struct Inner {
     pairs: Vec<Pair>,
     lanes: Vec<LaneInfo>,
     workers: Vec<Worker>,
-    /// What kind of pages frames lie on, in a sentence.
-    pages: String,
+    /// What kind of pages frames lie on.
+    pages: Pages,
     epoch: Instant,
 }
 
@@ -63,18 +62,18 @@ struct Port {
 struct Pair {
     ports: [usize; 2],
     lanes: Vec<LaneId>,
+    /// By what it is carried, in words.
+    how: String,
 }
 
 struct LaneInfo {
     name: String,
     rx: usize,
     tx: usize,
+    queue: usize,
     worker: usize,
     counters: Arc<Counters>,
 }
-
-/// The queues of a port, one of each kind a lane.
-type Queues = Vec<(Box<dyn RxQueue>, Box<dyn TxQueue>)>;
 
 impl Relay {
     /// Checks the settings against the machine, opens the ports and starts the workers.
@@ -98,7 +97,7 @@ impl Relay {
             pairs: Vec::new(),
             lanes: Vec::new(),
             workers: Vec::new(),
-            pages: String::new(),
+            pages: Pages::default(),
             epoch: Instant::now(),
             config,
         };
@@ -155,28 +154,6 @@ impl Port {
         }
     }
 
-    fn open(&self, config: &Config) -> Result<Queues> {
-        let settings = packet::Settings {
-            ring: config.ring,
-            promiscuous: config.promiscuous,
-            qdisc: config.qdisc,
-            queues: config.queues,
-        };
-        let open = || packet::open(&self.interface, &self.link, &settings);
-        let queues = netns::within(self.name.netns.as_deref(), open).map_err(|error| {
-            Error::system("enter the namespace of", self.name.to_string(), error, "")
-        })??;
-        Ok(queues
-            .into_iter()
-            .map(|(rx, tx)| {
-                (
-                    Box::new(rx) as Box<dyn RxQueue>,
-                    Box::new(tx) as Box<dyn TxQueue>,
-                )
-            })
-            .collect())
-    }
-
     fn state(&self) -> PortState {
         match (self.gone, self.link.is_up()) {
             (true, _) => PortState::Gone,
@@ -195,12 +172,6 @@ impl Port {
 }
 
 impl Inner {
-    /// Buffers of a lane: a few bursts of small ones, for what stages and queues hold, and a burst of large ones.
-    const POOL: PoolSize = PoolSize {
-        small: 1024,
-        large: 64,
-    };
-
     fn start_workers(&mut self) -> Result<()> {
         let cores: Vec<Option<usize>> = match &self.config.cores[..] {
             [] => vec![None],
@@ -225,40 +196,25 @@ impl Inner {
             .iter()
             .map(|[a, b]| [self.port_id(a), self.port_id(b)])
             .collect();
-        let lanes = ids
-            .iter()
-            .map(|[a, b]| if a == b { 1 } else { 2 })
-            .sum::<usize>()
-            * self.config.queues;
-        let bytes = Self::POOL.bytes() * lanes;
-        let region = Region::map(bytes, self.config.huge_pages)?;
-        self.pages = if region.is_huge() {
-            format!("frames on huge pages ({} KiB)", region.len() >> 10)
-        } else if self.config.huge_pages == HugePages::Auto {
-            format!(
-                "frames on ordinary pages: {}",
-                Region::huge_page_remedy(bytes)
-            )
-        } else {
-            "frames on ordinary pages".into()
-        };
-        let mut pools = FramePool::split(region, Self::POOL, lanes);
         let mut built = Vec::new();
         for ports in ids {
+            let Joined { halves, how, pages } = self.open_pair(ports)?;
+            self.pages.add(pages);
             let mut pair = Pair {
                 ports,
                 lanes: Vec::new(),
+                how,
             };
-            for (rx_id, tx_id, queue, rx, tx) in self.open_pair(ports)? {
-                let pool = pools
-                    .pop()
-                    .unwrap_or_else(|| unreachable!("a pool for every lane was split off"));
-                let lane = Lane::new(rx, self.stages(rx_id, tx_id), tx, pool);
+            for halves in halves {
+                let Halves { from, to, .. } = halves;
+                let stages = self.stages(from, to);
+                let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
                 let id = self.lanes.len();
                 self.lanes.push(LaneInfo {
-                    name: self.lane_name(rx_id, tx_id, queue),
-                    rx: rx_id,
-                    tx: tx_id,
+                    name: self.lane_name(from, to, halves.queue),
+                    rx: from,
+                    tx: to,
+                    queue: halves.queue,
                     worker: id % self.workers.len(),
                     counters: Arc::clone(lane.counters()),
                 });
@@ -273,50 +229,44 @@ impl Inner {
         Ok(())
     }
 
-    /// Opens both ports of a pair; returns the halves of every lane between them: from, to, queue, rx, tx.
-    #[expect(
-        clippy::type_complexity,
-        reason = "used in two places below, a name would hide more than it tells"
-    )]
-    fn open_pair(
-        &self,
-        [a, b]: [usize; 2],
-    ) -> Result<Vec<(usize, usize, usize, Box<dyn RxQueue>, Box<dyn TxQueue>)>> {
-        let mut lanes = Vec::new();
-        let queues_a = self.ports[a].open(&self.config)?;
-        if a == b {
-            lanes.extend(
-                queues_a
-                    .into_iter()
-                    .enumerate()
-                    .map(|(queue, (rx, tx))| (a, a, queue, rx, tx)),
-            );
-            return Ok(lanes);
-        }
-        let queues_b = self.ports[b].open(&self.config)?;
-        for (queue, ((rx_a, tx_a), (rx_b, tx_b))) in queues_a.into_iter().zip(queues_b).enumerate()
-        {
-            lanes.push((a, b, queue, rx_a, tx_b));
-            lanes.push((b, a, queue, rx_b, tx_a));
-        }
-        Ok(lanes)
+    /// Opens both ports of a pair, or the one of a hairpin.
+    fn open_pair(&self, ports: [usize; 2]) -> Result<Joined> {
+        let mut ids = ports.to_vec();
+        ids.dedup();
+        let ends: Vec<join::End> = ids
+            .into_iter()
+            .map(|id| join::End {
+                id,
+                name: &self.ports[id].name,
+                interface: &self.ports[id].interface,
+                link: &self.ports[id].link,
+            })
+            .collect();
+        join::join(&ends, &self.config)
     }
 
     /// Opens a pair again after one of its interfaces was created anew. Its lanes keep their counts.
-    fn reopen(&self, pair: &Pair) {
-        // Taken away first: while both the old and the new sockets receive, frames would be counted twice.
-        let taken = pair
-            .lanes
-            .iter()
-            .flat_map(|&id| self.worker(id).remove(vec![id]));
+    fn reopen(&mut self, pair: usize) {
+        let (ports, ids) = (self.pairs[pair].ports, self.pairs[pair].lanes.clone());
+        // Taken away first: while both the old and the new sockets receive, frames would be counted twice. And let go of
+        // everything: a queue of the port that is left can't be bound again before.
+        let taken = ids.iter().flat_map(|&id| self.worker(id).remove(vec![id]));
         let mut lanes: Vec<_> = taken.collect();
-        match self.open_pair(pair.ports) {
-            Ok(halves) => {
-                for ((_, lane), (rx_id, tx_id, _, rx, tx)) in lanes.iter_mut().zip(halves) {
-                    lane.renew(rx, self.stages(rx_id, tx_id), tx);
+        lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
+        match self.open_pair(ports) {
+            Ok(Joined { halves, how, .. }) => {
+                for new in halves {
+                    let lane = lanes.iter_mut().find(|(id, _)| {
+                        let old = &self.lanes[*id];
+                        (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
+                    });
+                    if let Some((_, lane)) = lane {
+                        lane.renew(new.rx, self.stages(new.from, new.to), new.tx, new.pool);
+                    }
                 }
-                let [a, b] = pair.ports.map(|id| &self.ports[id].name);
-                tracing::info!("pair {a} <-> {b} is open again");
+                let [a, b] = ports.map(|id| &self.ports[id].name);
+                tracing::info!("pair {a} <-> {b} is open again: {how}");
+                self.pairs[pair].how = how;
             }
             Err(error) => tracing::error!("{error}"),
         }
@@ -400,8 +350,8 @@ impl Inner {
             .pairs
             .iter()
             .map(|pair| match pair.ports {
-                [a, b] if a == b => format!("hairpin {}, packet", state(a)),
-                [a, b] => format!("pair {} <-> {}, packet", state(a), state(b)),
+                [a, b] if a == b => format!("hairpin {}, {}", state(a), pair.how),
+                [a, b] => format!("pair {} <-> {}, {}", state(a), state(b), pair.how),
             })
             .collect();
         for (at, core) in self.config.cores.iter().enumerate() {
@@ -420,7 +370,7 @@ impl Inner {
                 }
             ));
         }
-        lines.push(self.pages.clone());
+        lines.push(self.pages.describe(self.config.huge_pages));
         if let Some(quota) = quota().filter(|quota| quota.cpus() < self.workers.len() as f64 + 0.5)
         {
             lines.push(format!(
@@ -476,9 +426,10 @@ impl Inner {
                 anew.push(id);
             }
         }
-        for pair in &self.pairs {
-            let concerned = pair.ports.iter().any(|id| anew.contains(id));
-            if concerned && pair.ports.iter().all(|&id| !self.ports[id].gone) {
+        for pair in 0..self.pairs.len() {
+            let ports = self.pairs[pair].ports;
+            let concerned = ports.iter().any(|id| anew.contains(id));
+            if concerned && ports.iter().all(|&id| !self.ports[id].gone) {
                 self.reopen(pair);
             }
         }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::{
-    config::{self, Config, PortName},
+    config::{self, Backend, Config, PortName, XdpSettings},
     error::Error,
 };
 
@@ -20,6 +20,7 @@ SIGUSR1 prints the statistics; SIGINT and SIGTERM stop the relay and print them 
 Examples:
   l2relay run --pair eth0,eth1
   l2relay run --pair ns1:eth0,ns2:eth0 --cores 1 --idle spin --stats-interval 1
+  l2relay run --pair eth0,eth1 --rx xdp --tx packet
   l2relay run --hairpin eth0 --mac swap")]
 pub struct RunArgs {
     /// Join two ports, in both directions; repeat for more pairs
@@ -28,9 +29,24 @@ pub struct RunArgs {
     /// Send what a port receives back out of it; repeat for more
     #[arg(long, value_name = "E")]
     pub hairpin: Vec<String>,
-    /// How frames are received and sent: auto, packet
+    /// How frames are received and sent: auto (packet on veth and tap, xdp on NICs that can), packet, xdp
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
+    /// How frames are received, if not by --backend: packet, xdp
+    #[arg(long, value_name = "NAME")]
+    pub rx: Option<String>,
+    /// How frames are sent, if not by --backend: packet, xdp
+    #[arg(long, value_name = "NAME")]
+    pub tx: Option<String>,
+    /// With xdp, where its program runs: native (in the driver), generic (in the stack), auto (native if possible)
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub xdp_mode: String,
+    /// With xdp, whether the kernel copies frames: copy, zero-copy (or not at all), auto (zero-copy if possible)
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub xdp_copy: String,
+    /// With xdp, take the place of an XDP program that is on an interface already
+    #[arg(long)]
+    pub replace_xdp: bool,
     /// MAC addresses: keep them, swap source and destination, or update them as l2fwd does
     #[arg(long, value_name = "MODE", default_value = "keep")]
     pub mac: String,
@@ -87,6 +103,13 @@ impl RunArgs {
         let settings = Config {
             pairs: keep(pairs.chain(hairpins), &mut mistakes),
             backend: parse(&self.backend, &mut mistakes),
+            rx: one_of("--rx", &self.rx, &mut mistakes),
+            tx: one_of("--tx", &self.tx, &mut mistakes),
+            xdp: XdpSettings {
+                mode: parse(&self.xdp_mode, &mut mistakes),
+                copying: parse(&self.xdp_copy, &mut mistakes),
+                replace: self.replace_xdp,
+            },
             mac: parse(&self.mac, &mut mistakes),
             dst_mac: keep(
                 self.dst_mac.iter().map(|text| config::parse_dst_mac(text)),
@@ -143,6 +166,19 @@ fn parse<T: FromStr<Err = String> + Default>(text: &str, mistakes: &mut Vec<Stri
         mistakes.push(mistake);
         T::default()
     })
+}
+
+/// A back end by name, for one half of the ports.
+fn one_of(option: &str, text: &Option<String>, mistakes: &mut Vec<String>) -> Option<Backend> {
+    let named: Result<Backend, _> = text.as_ref()?.parse();
+    let known = named.ok().filter(|backend| *backend != Backend::Auto);
+    if known.is_none() {
+        mistakes.push(format!(
+            "{option} {:?}: use packet or xdp",
+            text.as_deref().unwrap_or_default()
+        ));
+    }
+    known
 }
 
 fn number(option: &str, text: &str, default: usize, mistakes: &mut Vec<String>) -> usize {

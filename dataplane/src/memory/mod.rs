@@ -9,5 +9,7 @@ mod pool;
 mod region;
 
 pub use frame::{Frame, Meta, Offload};
+#[cfg(feature = "xdp")]
+pub(crate) use pool::Chunks;
 pub use pool::{FramePool, HEADROOM, LARGE_FRAME, PoolSize, SMALL_FRAME};
 pub use region::{HugePages, Region};

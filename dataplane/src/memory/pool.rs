@@ -1,20 +1,27 @@
 //! A lane's share of memory: a free list over equal buffers, in two sizes.
 //!
 //! Small buffers hold ordinary frames, large ones a 64 KiB super-frame or a jumbo frame, so that not every buffer needs
-//! 68 KiB. One lane owns the pool, so nothing is locked. Taking and giving back are a pop and a push.
+//! 68 KiB. One lane owns the pool, so nothing is locked. Taking and giving back are a pop and a push. Where a lane uses
+//! AF_XDP, its small buffers are chunks of the UMEM, and go to the kernel and back without their bytes being moved.
 
 #![allow(unsafe_code)]
+
+#[cfg(feature = "xdp")]
+mod umem;
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
+#[cfg(feature = "xdp")]
+pub(crate) use umem::Chunks;
+
 use super::{Frame, Meta, Region};
 
 /// Bytes kept free in front of a frame, so that tags and headers can be put before it.
 pub const HEADROOM: usize = 64;
-/// The longest frame a small buffer holds, in bytes.
+/// The longest frame a small buffer holds, in bytes. (A chunk of a UMEM holds more.)
 pub const SMALL_FRAME: usize = SMALL_STRIDE - HEADROOM;
 /// The longest frame a large buffer holds, in bytes: a 64 KiB packet with its headers and tags fits.
 pub const LARGE_FRAME: usize = LARGE_STRIDE - HEADROOM;
@@ -38,36 +45,101 @@ impl PoolSize {
     }
 }
 
-/// A free list of buffers in a [`Region`].
-pub struct FramePool {
+/// Buffers of one size, and which of them are free.
+struct Class {
     /// Keeps the memory mapped for as long as the pool points into it.
     region: Arc<Region>,
-    /// Offset of the pool in its region, in bytes.
+    /// Offset of the first buffer in the region, in bytes.
     start: usize,
-    size: PoolSize,
-    tag: u32,
-    free_small: Vec<u32>,
-    free_large: Vec<u32>,
-    meta: Vec<Meta>,
+    /// Bytes from one buffer to the next.
+    stride: usize,
+    /// Bytes kept free in front of a frame.
+    headroom: usize,
+    count: usize,
+    /// Their indices in the pool.
+    free: Vec<u32>,
 }
 
-impl FramePool {
-    /// Takes `size.bytes()` bytes of `region` from `start` on.
+impl Class {
+    /// Takes `count * stride` bytes of `region` from `start` on. The pool's index of the first buffer is `first`.
     ///
-    /// No two pools may share bytes of a region; [`FramePool::split`] sees to that.
-    fn new(region: Arc<Region>, start: usize, size: PoolSize) -> Self {
-        static TAG: AtomicU32 = AtomicU32::new(0);
-        let (small, large) = (size.small as u32, size.large as u32);
+    /// # Panics
+    /// If the region is shorter than that.
+    fn new(
+        (region, start): (Arc<Region>, usize),
+        stride: usize,
+        headroom: usize,
+        first: usize,
+        count: usize,
+    ) -> Self {
+        assert!(
+            region.len() >= start + stride * count,
+            "region too short for its pools"
+        );
         Self {
             region,
             start,
-            size,
-            tag: TAG.fetch_add(1, Ordering::Relaxed),
+            stride,
+            headroom,
+            count,
             // Last in, first out: the buffer that was used last is still in the cache.
-            free_small: (0..small).rev().collect(),
-            free_large: (small..small + large).rev().collect(),
-            meta: vec![Meta::default(); size.small + size.large],
+            free: (first as u32..(first + count) as u32).rev().collect(),
         }
+    }
+
+    /// The longest frame a buffer holds.
+    #[inline]
+    fn longest(&self) -> usize {
+        self.stride - self.headroom
+    }
+}
+
+/// A free list of buffers in a [`Region`], or in two.
+pub struct FramePool {
+    small: Class,
+    large: Class,
+    tag: u32,
+    meta: Vec<Meta>,
+    /// Which small buffers the kernel has; empty if it never gets any.
+    #[cfg(feature = "xdp")]
+    lent: Vec<bool>,
+}
+
+impl FramePool {
+    fn new(small: Class, large: Class) -> Self {
+        static TAG: AtomicU32 = AtomicU32::new(0);
+        Self {
+            tag: TAG.fetch_add(1, Ordering::Relaxed),
+            meta: vec![Meta::default(); small.count + large.count],
+            #[cfg(feature = "xdp")]
+            lent: Vec::new(),
+            small,
+            large,
+        }
+    }
+
+    /// Takes `size.bytes()` bytes of `region` from `start` on.
+    ///
+    /// No two pools may share bytes of a region; [`FramePool::split`] sees to that.
+    fn in_one(region: &Arc<Region>, start: usize, size: PoolSize) -> Self {
+        let small = Class::new(
+            (Arc::clone(region), start),
+            SMALL_STRIDE,
+            HEADROOM,
+            0,
+            size.small,
+        );
+        let start = start + SMALL_STRIDE * size.small;
+        Self::new(
+            small,
+            Class::new(
+                (Arc::clone(region), start),
+                LARGE_STRIDE,
+                HEADROOM,
+                size.small,
+                size.large,
+            ),
+        )
     }
 
     /// Divides a region into as many pools of one size as are wanted.
@@ -75,14 +147,16 @@ impl FramePool {
     /// # Panics
     /// If the region is shorter than `count` pools.
     pub fn split(region: Region, size: PoolSize, count: usize) -> Vec<Self> {
-        assert!(
-            region.len() >= size.bytes() * count,
-            "region too short for its pools"
-        );
         let region = Arc::new(region);
         (0..count)
-            .map(|i| Self::new(Arc::clone(&region), i * size.bytes(), size))
+            .map(|i| Self::in_one(&region, i * size.bytes(), size))
             .collect()
+    }
+
+    /// A pool without buffers.
+    pub(crate) fn none() -> Self {
+        let size = PoolSize { small: 0, large: 0 };
+        Self::in_one(&Arc::new(Region::none()), 0, size)
     }
 
     /// A pool on ordinary pages of its own, for tests and examples.
@@ -91,7 +165,7 @@ impl FramePool {
     /// Memory is short.
     pub fn ordinary(size: PoolSize) -> crate::error::Result<Self> {
         let region = Region::map(size.bytes(), super::HugePages::Off)?;
-        Ok(Self::new(Arc::new(region), 0, size))
+        Ok(Self::in_one(&Arc::new(region), 0, size))
     }
 
     /// Takes a buffer for a frame of `len` bytes. Its bytes are those of an earlier frame, or zero.
@@ -99,23 +173,30 @@ impl FramePool {
     /// `None` if no buffer of that size is free, or `len` is above [`LARGE_FRAME`].
     #[inline]
     pub fn alloc(&mut self, len: usize) -> Option<Frame> {
-        let index = if len <= SMALL_FRAME {
-            self.free_small.pop()?
+        let class = if len <= self.small.longest() {
+            &mut self.small
         } else if len <= LARGE_FRAME {
-            self.free_large.pop()?
+            &mut self.large
         } else {
             return None;
         };
+        let (index, offset) = (class.free.pop()?, class.headroom as u32);
+        Some(self.frame(index, offset, len as u32))
+    }
+
+    /// The right to a buffer that has just been taken, with what is known of the frame in it.
+    #[inline]
+    fn frame(&mut self, index: u32, offset: u32, len: u32) -> Frame {
         self.meta[index as usize] = Meta {
-            offset: HEADROOM as u32,
-            len: len as u32,
+            offset,
+            len,
             segments: 1,
             ..Meta::default()
         };
-        Some(Frame {
+        Frame {
             index,
             pool: self.tag,
-        })
+        }
     }
 
     /// Takes a buffer and copies `bytes` into it.
@@ -129,28 +210,29 @@ impl FramePool {
     #[inline]
     pub fn free(&mut self, frame: Frame) {
         debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
-        if (frame.index as usize) < self.size.small {
-            self.free_small.push(frame.index);
+        if (frame.index as usize) < self.small.count {
+            self.small.free.push(frame.index);
         } else {
-            self.free_large.push(frame.index);
+            self.large.free.push(frame.index);
         }
     }
 
     /// The bytes of a frame.
     #[inline]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
-        let (at, len) = self.locate(frame);
+        let (start, len) = self.locate(frame);
         // SAFETY: invariant EXCLUSIVE (docs/architecture.md): `locate` keeps the range inside this pool's share of the
-        // region, which lives as long as `self`; the share is written through `&mut self` alone.
-        unsafe { std::slice::from_raw_parts(self.region.mapping.as_ptr().add(at), len) }
+        // region, which lives as long as `self`; the share is written through `&mut self` alone, and by the kernel only
+        // in buffers that are lent to it, to which there is no `Frame`.
+        unsafe { std::slice::from_raw_parts(start, len) }
     }
 
     /// The bytes of a frame, to be edited.
     #[inline]
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
-        let (at, len) = self.locate(frame);
+        let (start, len) = self.locate(frame);
         // SAFETY: invariant EXCLUSIVE, as in `bytes`; `&mut self` excludes every other reference into the share.
-        unsafe { std::slice::from_raw_parts_mut(self.region.mapping.as_ptr().add(at), len) }
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
     /// Length of a frame in bytes.
@@ -196,38 +278,72 @@ impl FramePool {
     /// Buffers that are free for frames of `len` bytes.
     #[inline]
     pub fn available(&self, len: usize) -> usize {
-        if len <= SMALL_FRAME {
-            self.free_small.len()
+        if len <= self.small.longest() {
+            self.small.free.len()
         } else {
-            self.free_large.len()
+            self.large.free.len()
         }
     }
 
     /// How many buffers the pool has.
     pub fn size(&self) -> PoolSize {
-        self.size
+        PoolSize {
+            small: self.small.count,
+            large: self.large.count,
+        }
     }
 
-    /// Buffers that are somewhere else than in the pool.
+    /// Buffers that are somewhere else than in the pool, those lent to the kernel included.
     pub fn outstanding(&self) -> usize {
-        self.size.small + self.size.large - self.free_small.len() - self.free_large.len()
+        let (small, large) = (&self.small, &self.large);
+        small.count + large.count - small.free.len() - large.free.len()
     }
 
-    /// Where a frame's bytes are: offset in the region, and length. Always inside this pool's share.
+    /// Copies `len` bytes of one frame, from `from_at` on, to another, from `to_at` on.
+    ///
+    /// # Panics
+    /// If they are not there, or the frames are of another pool.
+    #[cfg(feature = "xdp")]
     #[inline]
-    fn locate(&self, frame: &Frame) -> (usize, usize) {
+    pub(crate) fn copy(
+        &mut self,
+        (from, from_at): (&Frame, usize),
+        (to, to_at): (&Frame, usize),
+        len: usize,
+    ) {
+        assert!(
+            from.pool == self.tag && to.pool == self.tag && from.index != to.index,
+            "two frames of this pool"
+        );
+        let ((from, from_len), (to, to_len)) = (self.locate(from), self.locate(to));
+        assert!(
+            from_at + len <= from_len && to_at + len <= to_len,
+            "beyond the frame"
+        );
+        // SAFETY: invariant EXCLUSIVE: both ranges are inside frames of this pool, which are different buffers.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(from_at), to.add(to_at), len) };
+    }
+
+    /// Where a frame's bytes are, and how many. Always inside this pool's share.
+    #[inline]
+    fn locate(&self, frame: &Frame) -> (*mut u8, usize) {
         debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
         let index = frame.index as usize;
         // The index of a foreign frame can be out of range: this panics then, and never reads beyond.
         let meta = &self.meta[index];
-        let base = if index < self.size.small {
-            index * SMALL_STRIDE
+        let (class, place) = if index < self.small.count {
+            (&self.small, index)
         } else {
-            self.size.small * SMALL_STRIDE + (index - self.size.small) * LARGE_STRIDE
+            (&self.large, index - self.small.count)
         };
-        // offset + len never exceeds the stride: `alloc` sets both within it, `truncate` only shrinks, `insert` moves
-        // the start forward into the headroom by as much as it lengthens.
-        (self.start + base + meta.offset as usize, meta.len as usize)
+        let at = class.start + place * class.stride + meta.offset as usize;
+        // SAFETY: invariant EXCLUSIVE: `Class::new` has checked that the class lies within its region, and offset + len
+        // never exceeds the stride: `alloc` and `take_back` set both within it, `truncate` only shrinks, `insert` moves
+        // the start forward into the headroom by as much as it lengthens, `align` checks.
+        (
+            unsafe { class.region.mapping.as_ptr().add(at) },
+            meta.len as usize,
+        )
     }
 }
 
@@ -236,7 +352,7 @@ impl std::fmt::Debug for FramePool {
         write!(
             f,
             "FramePool({:?}, {} outstanding)",
-            self.size,
+            self.size(),
             self.outstanding()
         )
     }

@@ -67,6 +67,19 @@ impl Region {
         Ok(Self { mapping })
     }
 
+    /// A region without bytes.
+    pub(super) fn none() -> Self {
+        Self {
+            mapping: Mapping::none(),
+        }
+    }
+
+    /// A region in memory that something else mapped.
+    #[cfg(feature = "xdp")]
+    pub(crate) fn from_mapping(mapping: Mapping) -> Self {
+        Self { mapping }
+    }
+
     /// Bytes in the region.
     pub fn len(&self) -> usize {
         self.mapping.len()

@@ -8,18 +8,22 @@
 //! * frames up to [`LARGE_FRAME`](crate::memory::LARGE_FRAME) bytes cross unchanged, checksum and segmentation state
 //!   included; a longer or cut one is counted and never sent on;
 //! * a full transmit side holds frames back ([`TxQueue::room`]) and never blocks, never reorders;
-//! * an empty pool leaves frames where they are, in the kernel;
+//! * an empty pool leaves frames where they are, in the kernel (where the kernel has no buffers but ours, it drops and
+//!   counts them);
 //! * a transmit side that is down takes every frame and counts it `link_down`; when it is up again it works by itself.
 
 pub mod memory;
 pub mod packet;
+mod queue;
+#[cfg(feature = "xdp")]
+pub mod xdp;
 
 use std::{
     os::fd::BorrowedFd,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use crate::{burst::Burst, lane::Turn};
+use crate::{burst::Burst, lane::Turn, stats::Reason, wire::ethernet};
 
 /// What is known of a port's link. The control thread writes it, transmit queues read it once a burst.
 #[derive(Debug)]
@@ -70,6 +74,11 @@ pub trait RxQueue: Send {
         0
     }
 
+    /// Buffers of the lane's pool that the kernel has, to receive into.
+    fn lent(&self) -> usize {
+        0
+    }
+
     /// Stops taking in. What arrived before is still received; what comes later is not.
     fn close(&mut self);
 }
@@ -88,6 +97,46 @@ pub trait TxQueue: Send {
         0
     }
 
+    /// Buffers of the lane's pool that the kernel has, to send from.
+    fn lent(&self) -> usize {
+        0
+    }
+
     /// Gives up: discards what [`TxQueue::held`] counts.
     fn abandon(&mut self, turn: &mut Turn);
+}
+
+/// Whether a frame is longer than an interface sends: `max_frame` bytes, not counting VLAN tags.
+#[inline]
+fn exceeds(frame: &[u8], max_frame: usize) -> bool {
+    let tags =
+        || ethernet::walk(frame).map_or(0, |walk| usize::from(walk.tags) * ethernet::TAG_LEN);
+    frame.len() > max_frame && frame.len() > max_frame + tags()
+}
+
+/// Both halves of a port that is not there. Of a lane whose interfaces are being exchanged.
+pub(crate) struct Nowhere;
+
+impl RxQueue for Nowhere {
+    fn rx_burst(&mut self, _: &mut Burst, _: usize, _: &mut Turn) {}
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn close(&mut self) {}
+}
+
+impl TxQueue for Nowhere {
+    fn room(&mut self) -> usize {
+        Burst::MAX
+    }
+
+    fn tx_burst(&mut self, burst: &mut Burst, turn: &mut Turn) {
+        for frame in burst.drain() {
+            turn.discard(frame, Reason::LinkDown);
+        }
+    }
+
+    fn abandon(&mut self, _: &mut Turn) {}
 }

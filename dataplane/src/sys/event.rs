@@ -54,6 +54,53 @@ impl AsRawFd for Wake {
     }
 }
 
+/// Several descriptors as one that is readable when one of them is.
+#[cfg(feature = "xdp")]
+#[derive(Debug)]
+pub(crate) struct Any {
+    epoll: OwnedFd,
+}
+
+#[cfg(feature = "xdp")]
+impl Any {
+    /// Of those descriptors, for as long as they are open.
+    pub(crate) fn of<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
+        // SAFETY: no memory is passed.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if epoll < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made it, and nobody else knows it.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        for fd in fds {
+            let mut event = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: 0,
+            };
+            // SAFETY: both descriptors are open, and the event lives through the call.
+            let added = unsafe {
+                libc::epoll_ctl(
+                    epoll.as_raw_fd(),
+                    libc::EPOLL_CTL_ADD,
+                    fd.as_raw_fd(),
+                    &raw mut event,
+                )
+            };
+            if added < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Self { epoll })
+    }
+}
+
+#[cfg(feature = "xdp")]
+impl AsFd for Any {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
 /// What is known of a descriptor after a wait.
 #[repr(transparent)]
 #[derive(Clone, Copy)]

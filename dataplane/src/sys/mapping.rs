@@ -2,12 +2,27 @@
 
 use std::{alloc::Layout, fs, io, ptr::NonNull};
 
-/// A private anonymous mapping, unmapped when dropped.
+/// A mapping for frames, unmapped when dropped.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
-    /// Set if hugepage-rs made it: it must then unmap it, with the same layout.
-    huge: Option<Layout>,
+    owner: Owner,
+}
+
+/// Who unmaps it.
+enum Owner {
+    /// There is nothing to unmap.
+    Nobody,
+    /// `munmap`, here.
+    Ours,
+    /// hugepage-rs, which made it and wants the same layout again.
+    HugePages(Layout),
+    /// Whatever mapped it, when it is dropped together with the mapping.
+    #[cfg(feature = "xdp")]
+    Other {
+        _keeper: Box<dyn std::any::Any + Send + Sync>,
+        huge: bool,
+    },
 }
 
 // SAFETY: invariant EXCLUSIVE (docs/architecture.md): a mapping is plain memory with no tie to a thread; the pools that
@@ -17,6 +32,15 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// No bytes at all.
+    pub(crate) fn none() -> Self {
+        Self {
+            start: NonNull::dangling(),
+            len: 0,
+            owner: Owner::Nobody,
+        }
+    }
+
     /// Maps at least `len` bytes on huge pages.
     pub(crate) fn huge(len: usize) -> io::Result<Self> {
         // hugepage-rs panics where /proc/meminfo knows no huge pages, so ask first.
@@ -29,7 +53,7 @@ impl Mapping {
         let mapping = Self {
             start,
             len,
-            huge: Some(layout),
+            owner: Owner::HugePages(layout),
         };
         mapping.touch(page);
         Ok(mapping)
@@ -56,10 +80,29 @@ impl Mapping {
         let mapping = Self {
             start,
             len,
-            huge: None,
+            owner: Owner::Ours,
         };
         mapping.touch(PAGE);
         Ok(mapping)
+    }
+
+    /// `len` bytes from `start` on that `keeper` has mapped, and keeps mapped until it is dropped.
+    ///
+    /// # Safety
+    /// They are plain memory of this process, readable and writable, zeroed or written, for as long as `keeper` lives,
+    /// and nobody else in this process makes references to them.
+    #[cfg(feature = "xdp")]
+    pub(crate) unsafe fn other(
+        start: NonNull<u8>,
+        len: usize,
+        huge: bool,
+        keeper: impl std::any::Any + Send + Sync,
+    ) -> Self {
+        let owner = Owner::Other {
+            _keeper: Box::new(keeper),
+            huge,
+        };
+        Self { start, len, owner }
     }
 
     /// The first byte.
@@ -76,7 +119,12 @@ impl Mapping {
 
     /// Whether it lies on huge pages.
     pub(crate) fn is_huge(&self) -> bool {
-        self.huge.is_some()
+        match self.owner {
+            Owner::Nobody | Owner::Ours => false,
+            Owner::HugePages(_) => true,
+            #[cfg(feature = "xdp")]
+            Owner::Other { huge, .. } => huge,
+        }
     }
 
     /// Writes to every page, so that a limit is met now.
@@ -90,13 +138,16 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        match self.huge {
+        match self.owner {
             // SAFETY: made by hugepage_rs::alloc with this layout, and dropped once.
-            Some(layout) => unsafe { hugepage_rs::dealloc(self.as_ptr(), layout) },
+            Owner::HugePages(layout) => unsafe { hugepage_rs::dealloc(self.as_ptr(), layout) },
             // SAFETY: our own mapping with its own length; no pool outlives the region that owns it.
-            None => unsafe {
+            Owner::Ours => unsafe {
                 libc::munmap(self.as_ptr().cast(), self.len);
             },
+            Owner::Nobody => {}
+            #[cfg(feature = "xdp")]
+            Owner::Other { .. } => {}
         }
     }
 }

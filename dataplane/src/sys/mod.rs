@@ -9,3 +9,7 @@ pub mod netns;
 pub(crate) mod packet;
 pub(crate) mod ring;
 pub(crate) mod signal;
+#[cfg(feature = "xdp")]
+pub(crate) mod xdp;
+#[cfg(feature = "xdp")]
+pub(crate) mod xsk;

@@ -123,7 +123,11 @@ impl PacketSocket {
     /// which is returned.
     pub(crate) fn fanout_hash(&self, group: Option<u16>) -> io::Result<u16> {
         const UNIQUE_ID: u32 = 0x2000; // PACKET_FANOUT_FLAG_UNIQUEID
-        let flags = if group.is_none() { UNIQUE_ID } else { 0 };
+        // The group does not take it over from its sockets (fanout_add), and then what one port sends past its ring comes
+        // back by the group and goes round for ever. Linux 5.10.
+        const IGNORE_OUTGOING: u32 = 0x4000; // PACKET_FANOUT_FLAG_IGNORE_OUTGOING
+        let unique = if group.is_none() { UNIQUE_ID } else { 0 };
+        let flags = unique | IGNORE_OUTGOING;
         let request: u32 = u32::from(group.unwrap_or(0)) | (libc::PACKET_FANOUT_HASH | flags) << 16;
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &request)?;
         // With the id in the low half. (fanout_add, PACKET_FANOUT_FLAG_UNIQUEID.)

@@ -8,11 +8,13 @@
 //! | [`ethernet`] | MAC addresses, the Ethernet header, VLAN tags |
 //! | [`layers`] | one pass over all headers, through tunnels, down to the innermost TCP or UDP |
 //! | [`checksum`] | the internet checksum, and completing one that was left to the device |
+//! | [`partial`] | finding checksums that were left to the device |
 //! | [`segment`] | cutting a super-frame into the frames it stands for |
 
 pub mod checksum;
 pub mod ethernet;
 pub mod layers;
+pub mod partial;
 pub mod segment;
 
 #[cfg(test)]

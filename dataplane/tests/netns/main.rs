@@ -20,3 +20,5 @@ mod tap;
 mod traffic;
 mod tunnel;
 mod vlan;
+#[cfg(feature = "xdp")]
+mod xdp;

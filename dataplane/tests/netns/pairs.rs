@@ -179,6 +179,7 @@ fn a_peer_that_goes_down_is_a_link_that_is_down() {
         (net.counters("sa", "s0").rx_packets - before, 50),
         "{way:?}"
     );
+    assert_eq!(way.dropped.get("link_down"), Some(&50), "{way:?}");
     net.sh("sa", "ip link set s0 up");
     addresses(&net, "ca", "sa");
     assert!(

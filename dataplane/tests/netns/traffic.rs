@@ -56,7 +56,7 @@ fn ping_by_both_ip_versions_without_duplicates() {
 }
 
 /// TCP both ways at once; returns nothing, for all it has to say it asserts.
-fn tcp_both_ways(net: &Net, server: &str, size: u64) {
+pub(crate) fn tcp_both_ways(net: &Net, server: &str, size: u64) {
     let serve = Peer::listen(
         net,
         "server",
@@ -158,7 +158,7 @@ fn tcp_over_ipv6() {
 }
 
 /// Sends numbered datagrams one way, and demands each of them, unharmed and in its place.
-fn udp_one_way(
+pub(crate) fn udp_one_way(
     net: &Net,
     from: &str,
     to: &str,

@@ -42,21 +42,45 @@ pub fn open(
     link: &Arc<Link>,
     settings: &Settings,
 ) -> Result<Vec<(PacketRx, PacketTx)>> {
-    let one_path = settings.qdisc || one_path(interface);
+    let rx = open_rx(interface, settings)?;
+    Ok(rx
+        .into_iter()
+        .zip(open_tx(interface, link, settings)?)
+        .collect())
+}
+
+/// Opens the receive queues only. As [`open`].
+///
+/// # Errors
+/// As [`open`].
+pub fn open_rx(interface: &Interface, settings: &Settings) -> Result<Vec<PacketRx>> {
     let open = || {
         let mut group = None;
-        let mut queues = Vec::new();
-        for _ in 0..settings.queues {
-            let rx = PacketRx::open(interface.index, settings, &mut group)?;
-            let tx = PacketTx::open(interface.index, settings, one_path, Arc::clone(link))?;
-            queues.push((rx, tx));
-        }
+        let queues = (0..settings.queues)
+            .map(|_| PacketRx::open(interface.index, settings, &mut group))
+            .collect::<io::Result<Vec<_>>>()?;
         if settings.queues > 1 {
-            queues.iter().try_for_each(|(rx, _)| rx.start())?;
+            queues.iter().try_for_each(PacketRx::start)?;
         }
         Ok(queues)
     };
     open().map_err(|error| refused(interface, error))
+}
+
+/// Opens the transmit queues only. As [`open`].
+///
+/// # Errors
+/// As [`open`].
+pub fn open_tx(
+    interface: &Interface,
+    link: &Arc<Link>,
+    settings: &Settings,
+) -> Result<Vec<PacketTx>> {
+    let one_path = settings.qdisc || one_path(interface);
+    (0..settings.queues)
+        .map(|_| PacketTx::open(interface.index, settings, one_path, Arc::clone(link)))
+        .collect::<io::Result<_>>()
+        .map_err(|error| refused(interface, error))
 }
 
 /// Whether everything must take one path, because the interface has a qdisc: frames that pass it can be overtaken by those

@@ -4,7 +4,7 @@
 //! can't), and a socket that owns a ring can't send any other way. Frames never overtake each other: one path is used
 //! only when the other is empty.
 
-use std::{collections::VecDeque, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use super::{PacketSocket, SLOT, SOCKET_BUFFER, Settings};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     cut::Cutter,
     lane::Turn,
     memory::{Frame, FramePool, Offload},
-    port::{Link, TxQueue},
+    port::{Link, TxQueue, exceeds, queue::Queue},
     stats::Reason,
     sys::{
         packet::{Receive, SendBatch},
@@ -23,6 +23,7 @@ use crate::{
 
 /// The transmit half of a port.
 pub struct PacketTx {
+    /// Frames that are in neither path yet.
     queue: Queue,
     cutter: Cutter,
     ring: Option<(PacketSocket, TxRing)>,
@@ -30,29 +31,6 @@ pub struct PacketTx {
     batch: SendBatch,
     link: Arc<Link>,
     patience: Patience,
-}
-
-/// Frames that are in neither path yet, in order.
-#[derive(Default)]
-struct Queue {
-    frames: VecDeque<Frame>,
-    /// Packets that these frames stand for.
-    packets: u64,
-}
-
-impl Queue {
-    #[inline]
-    fn push(&mut self, frame: Frame, pool: &FramePool) {
-        self.packets += u64::from(pool.meta(&frame).segments);
-        self.frames.push_back(frame);
-    }
-
-    #[inline]
-    fn pop(&mut self, pool: &FramePool) -> Option<Frame> {
-        let frame = self.frames.pop_front()?;
-        self.packets -= u64::from(pool.meta(&frame).segments);
-        Some(frame)
-    }
 }
 
 /// What a refusal means for the frames that wait.
@@ -118,7 +96,7 @@ impl PacketTx {
                         .cutter
                         .cut(frame, turn, |frame, pool| self.queue.push(frame, pool)),
                 }
-            } else if bytes.len() > max_frame && bytes.len() > max_frame + tags(bytes) {
+            } else if exceeds(bytes, max_frame) {
                 turn.discard(frame, Reason::Oversize);
             } else {
                 self.queue.push(frame, turn.pool);
@@ -246,7 +224,7 @@ impl TxQueue for PacketTx {
     }
 
     fn held(&self) -> u64 {
-        self.pending() as u64 + self.queue.packets
+        self.pending() as u64 + self.queue.packets()
     }
 
     fn abandon(&mut self, turn: &mut Turn) {
@@ -291,11 +269,6 @@ impl Patience {
             _ => Refusal::Frame(Reason::Refused),
         }
     }
-}
-
-/// Bytes of VLAN tags in front of a frame's payload: they don't count towards the MTU.
-fn tags(frame: &[u8]) -> usize {
-    ethernet::walk(frame).map_or(0, |walk| usize::from(walk.tags) * ethernet::TAG_LEN)
 }
 
 /// Says where a super-frame's payload begins. The kernel puts what is before it into one piece, and the payload into pages

@@ -1,0 +1,467 @@
+//! Joining two ports: which back end carries a pair, and the halves of the lanes between them.
+//!
+//! Called by the relay when it starts, and again when an interface was created anew. Receiving and sending may be by
+//! different back ends; then each opens its halves, and the lane's frames lie where AF_XDP needs them.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::{
+    config::{Backend, Config, PortName},
+    error::{Error, Result},
+    interface::Interface,
+    memory::{FramePool, HugePages, PoolSize, Region},
+    port::{Link, RxQueue, TxQueue, packet},
+    sys::netns,
+};
+
+/// A port to join.
+#[derive(Clone, Copy)]
+pub(crate) struct End<'a> {
+    /// The port's id.
+    pub(crate) id: usize,
+    pub(crate) name: &'a PortName,
+    pub(crate) interface: &'a Interface,
+    pub(crate) link: &'a Arc<Link>,
+}
+
+/// What a lane is made of.
+pub(crate) struct Halves {
+    /// The id of the port that it receives from.
+    pub(crate) from: usize,
+    /// The id of the port that it sends by.
+    pub(crate) to: usize,
+    /// Which it is of those between the same ports.
+    pub(crate) queue: usize,
+    pub(crate) rx: Box<dyn RxQueue>,
+    pub(crate) tx: Box<dyn TxQueue>,
+    pub(crate) pool: FramePool,
+}
+
+/// A pair, open.
+pub(crate) struct Joined {
+    /// What every lane is made of.
+    pub(crate) halves: Vec<Halves>,
+    /// By what it is carried, in words.
+    pub(crate) how: String,
+    /// What its frames lie on.
+    pub(crate) pages: Pages,
+}
+
+/// Memory for frames, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pages {
+    huge: usize,
+    ordinary: usize,
+}
+
+impl Pages {
+    fn of(region: &Region) -> Self {
+        let mut pages = Self::default();
+        let kind = if region.is_huge() {
+            &mut pages.huge
+        } else {
+            &mut pages.ordinary
+        };
+        *kind = region.len();
+        pages
+    }
+
+    /// Of one lane alone.
+    #[cfg(feature = "xdp")]
+    fn of_pool(pool: &FramePool) -> Self {
+        let mut pages = Self::default();
+        for (bytes, huge) in pool.pages() {
+            let kind = if huge {
+                &mut pages.huge
+            } else {
+                &mut pages.ordinary
+            };
+            *kind += bytes;
+        }
+        pages
+    }
+
+    /// Adds what other frames lie on.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.huge += other.huge;
+        self.ordinary += other.ordinary;
+    }
+
+    /// In a sentence, with the remedy where huge pages were wanted.
+    pub(crate) fn describe(self, wanted: HugePages) -> String {
+        let huge = format!("frames on huge pages ({} KiB)", self.huge >> 10);
+        let ordinary = match wanted {
+            HugePages::Auto => format!(
+                "frames on ordinary pages: {}",
+                Region::huge_page_remedy(self.ordinary)
+            ),
+            _ => "frames on ordinary pages".into(),
+        };
+        match (self.huge, self.ordinary) {
+            (_, 0) => huge,
+            (0, _) => ordinary,
+            _ => format!("{huge}, others: {ordinary}"),
+        }
+    }
+}
+
+/// What carries a pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Choice {
+    rx: Backend,
+    tx: Backend,
+    /// Why, if nobody has named it.
+    why: Option<String>,
+}
+
+/// Buffers of a lane without AF_XDP: a few bursts of small ones, for what stages and queues hold, and a burst of large
+/// ones.
+const POOL: PoolSize = PoolSize {
+    small: 1024,
+    large: 64,
+};
+
+/// Opens the ports of a pair, or the one of a hairpin.
+pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
+    let choice = choose(ends, config);
+    match open(ends, config, &choice) {
+        // Nobody asked for it, so do without.
+        Err(error)
+            if [config.receives_by(), config.sends_by()] == [Backend::Auto; 2]
+                && choice.rx == Backend::Xdp =>
+        {
+            let error = error.to_string().replace("\n ", ";");
+            let why = Some(format!("no xdp: {error}"));
+            let choice = Choice {
+                rx: Backend::Packet,
+                tx: Backend::Packet,
+                why,
+            };
+            open(ends, config, &choice)
+        }
+        result => result,
+    }
+}
+
+/// Which back ends are to carry a pair.
+fn choose(ends: &[End], config: &Config) -> Choice {
+    let (rx, tx) = (config.receives_by(), config.sends_by());
+    if rx != Backend::Auto && tx != Backend::Auto {
+        return Choice { rx, tx, why: None };
+    }
+    let (auto, why) = automatic(ends, config);
+    let or = |named| if named == Backend::Auto { auto } else { named };
+    Choice {
+        rx: or(rx),
+        tx: or(tx),
+        why: Some(why),
+    }
+}
+
+/// What suits the interfaces best, and why.
+fn automatic(ends: &[End], config: &Config) -> (Backend, String) {
+    if config.qdisc {
+        return (Backend::Packet, "--qdisc".into());
+    }
+    for end in ends {
+        let (name, packet) = (end.name, Backend::Packet);
+        if let Some(kind) = &end.interface.kind {
+            // A virtual interface hands over super-frames, which only AF_PACKET carries whole.
+            return (
+                packet,
+                format!("{name} is a {kind}, which sends super-frames"),
+            );
+        }
+        if !is_native(end) {
+            return (packet, format!("the driver of {name} runs no XDP programs"));
+        }
+    }
+    (Backend::Xdp, "the drivers run XDP programs".into())
+}
+
+#[cfg(feature = "xdp")]
+fn is_native(end: &End) -> bool {
+    let ask = || crate::port::xdp::is_native(end.interface);
+    netns::within(end.name.netns.as_deref(), ask).unwrap_or(false)
+}
+
+#[cfg(not(feature = "xdp"))]
+fn is_native(_: &End) -> bool {
+    false
+}
+
+fn open(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
+    let mut joined = if choice.rx == Backend::Xdp || choice.tx == Backend::Xdp {
+        open_xdp(ends, config, choice)?
+    } else {
+        open_packet(ends, config)?
+    };
+    if let Some(why) = &choice.why {
+        joined.how = format!("{} (auto: {why})", joined.how);
+    }
+    Ok(joined)
+}
+
+/// The lanes there are between the ends: from which to which, by their place.
+fn directions(ends: &[End]) -> Vec<(usize, usize)> {
+    match ends.len() {
+        1 => vec![(0, 0)],
+        _ => vec![(0, 1), (1, 0)],
+    }
+}
+
+fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
+    let lanes = directions(ends).len() * config.queues;
+    let region = Region::map(POOL.bytes() * lanes, config.huge_pages)?;
+    let pages = Pages::of(&region);
+    let mut pools = FramePool::split(region, POOL, lanes).into_iter();
+    let mut halves = Vec::new();
+    for (from, to) in directions(ends) {
+        let rx = packet_rx(&ends[from], config, config.queues)?;
+        let tx = packet_tx(&ends[to], config, config.queues)?;
+        for (queue, ((rx, tx), pool)) in rx.into_iter().zip(tx).zip(&mut pools).enumerate() {
+            halves.push(Halves {
+                from: ends[from].id,
+                to: ends[to].id,
+                queue,
+                rx,
+                tx,
+                pool,
+            });
+        }
+    }
+    Ok(Joined {
+        halves,
+        how: "packet".into(),
+        pages,
+    })
+}
+
+fn settings(config: &Config, queues: usize) -> packet::Settings {
+    packet::Settings {
+        ring: config.ring,
+        promiscuous: config.promiscuous,
+        qdisc: config.qdisc,
+        queues,
+    }
+}
+
+fn packet_rx(end: &End, config: &Config, queues: usize) -> Result<VecDeque<Box<dyn RxQueue>>> {
+    let open = || packet::open_rx(end.interface, &settings(config, queues));
+    let boxed = |rx| Box::new(rx) as Box<dyn RxQueue>;
+    Ok(within(end, open)?.into_iter().map(boxed).collect())
+}
+
+fn packet_tx(end: &End, config: &Config, queues: usize) -> Result<VecDeque<Box<dyn TxQueue>>> {
+    let open = || packet::open_tx(end.interface, end.link, &settings(config, queues));
+    let boxed = |tx| Box::new(tx) as Box<dyn TxQueue>;
+    Ok(within(end, open)?.into_iter().map(boxed).collect())
+}
+
+#[cfg(not(feature = "xdp"))]
+fn open_xdp(_: &[End], _: &Config, _: &Choice) -> Result<Joined> {
+    let mistake = "this l2relay was built without AF_XDP (cargo feature xdp): use packet";
+    Err(Error::Config(vec![mistake.into()]))
+}
+
+/// As [`open_packet`], with AF_XDP on one side or both.
+#[cfg(feature = "xdp")]
+fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
+    use crate::port::xdp;
+
+    let (mut plans, mut named) = (Vec::new(), Vec::new());
+    let (mut packet_halves_rx, mut packet_halves_tx) = (VecDeque::new(), VecDeque::new());
+    let plenty = vec![config.queues; 2];
+    let rx_queues = match choice.rx {
+        Backend::Xdp => ends.iter().map(|end| queues(end, true)).collect(),
+        _ => plenty.clone(),
+    };
+    let tx_queues = match choice.tx {
+        Backend::Xdp => ends.iter().map(|end| queues(end, false)).collect(),
+        _ => plenty,
+    };
+    for (from, to) in directions(ends) {
+        let lanes = rx_queues[from].min(tx_queues[to]);
+        if config.queues > lanes {
+            return Err(Error::Config(vec![format!(
+                "--queues {}: {} has {} receive queues and {} has {} transmit queues: use at most {lanes}",
+                config.queues, ends[from].name, rx_queues[from], ends[to].name, tx_queues[to]
+            )]));
+        }
+        if choice.rx != Backend::Xdp {
+            packet_halves_rx.extend(packet_rx(&ends[from], config, config.queues)?);
+        }
+        if choice.tx != Backend::Xdp {
+            packet_halves_tx.extend(packet_tx(&ends[to], config, config.queues)?);
+        }
+        for queue in 0..config.queues {
+            // No two lanes share a queue, and none of those that receive is left out.
+            let receive = (queue..rx_queues[from])
+                .step_by(config.queues)
+                .filter(|_| choice.rx == Backend::Xdp)
+                .map(|queue| queue as u32);
+            let send = (choice.tx == Backend::Xdp).then_some(queue as u32);
+            plans.push(xdp::Plan {
+                rx: (from, receive.collect()),
+                tx: (to, send),
+            });
+            named.push((ends[from].id, ends[to].id, queue));
+        }
+    }
+    let settings = xdp::Settings {
+        ring: config.ring,
+        xdp: config.xdp,
+        promiscuous: config.promiscuous,
+        huge_pages: config.huge_pages,
+    };
+    let xdp_ends: Vec<xdp::End> = ends
+        .iter()
+        .map(|end| xdp::End {
+            netns: end.name.netns.as_deref(),
+            interface: end.interface,
+            link: end.link,
+        })
+        .collect();
+    let (opened, modes) = xdp::open(&xdp_ends, &plans, &settings)?;
+    let pages: Vec<Pages> = opened
+        .iter()
+        .map(|lane| Pages::of_pool(&lane.pool))
+        .collect();
+    let mut halves = Vec::new();
+    for (opened, (from, to, queue)) in opened.into_iter().zip(named) {
+        let rx = match opened.rx {
+            Some(rx) => Some(Box::new(rx) as Box<dyn RxQueue>),
+            None => packet_halves_rx.pop_front(),
+        };
+        let tx = match opened.tx {
+            Some(tx) => Some(Box::new(tx) as Box<dyn TxQueue>),
+            None => packet_halves_tx.pop_front(),
+        };
+        // Each plan without a half of AF_XDP's has one of AF_PACKET's in the same place.
+        let (Some(rx), Some(tx)) = (rx, tx) else {
+            continue;
+        };
+        halves.push(Halves {
+            from,
+            to,
+            queue,
+            rx,
+            tx,
+            pool: opened.pool,
+        });
+    }
+    let modes = ends
+        .iter()
+        .zip(modes)
+        .map(|(end, mode)| format!("{} {mode}", end.name));
+    let modes = modes.collect::<Vec<_>>().join("; ");
+    let carried = if choice.rx == choice.tx {
+        choice.rx.to_string()
+    } else {
+        format!("{} to receive, {} to send", choice.rx, choice.tx)
+    };
+    let mut all = Pages::default();
+    pages.into_iter().for_each(|pages| all.add(pages));
+    Ok(Joined {
+        halves,
+        how: format!("{carried} [{modes}]"),
+        pages: all,
+    })
+}
+
+/// How many queues an interface has in use.
+#[cfg(feature = "xdp")]
+fn queues(end: &End, receive: bool) -> usize {
+    use crate::sys::ethtool::Ethtool;
+
+    let interface = end.interface;
+    let ask = || Ethtool::open(&interface.name).and_then(|ethtool| ethtool.channels());
+    let channels = netns::within(end.name.netns.as_deref(), ask).and_then(|answer| answer);
+    let count = match (channels, receive) {
+        (Ok(channels), true) => channels.rx + channels.combined,
+        (Ok(channels), false) => channels.tx + channels.combined,
+        // A driver that does not tell uses what it has.
+        (Err(_), true) => interface.rx_queues,
+        (Err(_), false) => interface.tx_queues,
+    };
+    (count as usize).max(1)
+}
+
+fn within<T: Send>(end: &End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    netns::within(end.name.netns.as_deref(), work)
+        .map_err(|error| Error::system("enter the namespace of", end.name.to_string(), error, ""))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ethernet::MacAddress;
+
+    /// What would carry a pair of such interfaces.
+    fn choice(kinds: [Option<&str>; 2], config: &Config) -> Choice {
+        let names: Vec<PortName> = ["a", "b"].map(|name| name.parse().unwrap()).into();
+        let link = Arc::new(Link::new(true, 1500));
+        let interfaces = kinds.map(|kind| Interface {
+            name: "no-such".into(),
+            // A number that no interface has, so no driver says that it runs programs.
+            index: i32::MAX.cast_unsigned(),
+            mac: MacAddress::default(),
+            mtu: 1500,
+            kind: kind.map(Into::into),
+            qdisc: None,
+            up: true,
+            carrier: true,
+            loopback: false,
+            ethernet: true,
+            rx_queues: 1,
+            tx_queues: 1,
+            promiscuity: 0,
+            master: None,
+            master_kind: None,
+            xdp: Vec::new(),
+        });
+        let ends: Vec<End> = (0..2)
+            .map(|id| End {
+                id,
+                name: &names[id],
+                interface: &interfaces[id],
+                link: &link,
+            })
+            .collect();
+        choose(&ends, config)
+    }
+
+    #[test]
+    fn what_is_named_is_taken_and_the_rest_chosen_with_a_reason() {
+        let named = |backend, rx, tx| Config {
+            backend,
+            rx,
+            tx,
+            ..Config::default()
+        };
+        let veth = [Some("veth"), None];
+        let (auto, packet, xdp) = (Backend::Auto, Backend::Packet, Backend::Xdp);
+        for (config, rx, tx) in [
+            (named(xdp, None, None), xdp, xdp),
+            (named(packet, Some(xdp), None), xdp, packet),
+            (named(auto, Some(xdp), Some(packet)), xdp, packet),
+        ] {
+            assert_eq!(choice(veth, &config), Choice { rx, tx, why: None });
+        }
+        for (kinds, config, reason) in [
+            (veth, named(auto, None, None), "a is a veth"),
+            ([None, Some("tun")], named(auto, None, None), "driver of a"),
+            (
+                [None, None],
+                named(auto, None, None),
+                "runs no XDP programs",
+            ),
+        ] {
+            let choice = choice(kinds, &config);
+            assert_eq!((choice.rx, choice.tx), (packet, packet));
+            assert!(choice.why.as_ref().unwrap().contains(reason), "{choice:?}");
+        }
+        let half = choice(veth, &named(auto, Some(xdp), None));
+        assert_eq!((half.rx, half.tx), (xdp, packet));
+    }
+}

@@ -1,0 +1,486 @@
+//! The `xdp` back end: AF_XDP, in native or generic mode.
+//!
+//! The ports of a pair share one UMEM, of which each lane owns a part: so a frame crosses without a copy in user space,
+//! its chunk moves from the receive ring of one port to the transmit ring of the other, and comes back by the completion
+//! ring. Our own XDP program, held by a link, hands the frames over; nothing stays attached when the process dies.
+//!
+//! The kernel tells nothing about a frame but its bytes. Checksums that the sender left to its device are therefore found
+//! by their value ([`wire::partial`](crate::wire::partial)) and completed when the frame leaves by AF_XDP. Super-frames
+//! can't be carried: in native mode the kernel makes none (veth then switches segmentation offload off at the peer), in
+//! generic mode those longer than the MTU are counted `gso_unsupported`.
+
+mod program;
+mod rx;
+mod tx;
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+pub use rx::XdpRx;
+pub use tx::XdpTx;
+
+use super::Link;
+use crate::{
+    burst::Burst,
+    config::{XdpCopy, XdpSettings},
+    error::{Error, Result},
+    interface::{Interface, XdpMode},
+    memory::{Chunks, FramePool, HugePages, PoolSize, Region},
+    netns,
+    sys::{
+        mapping,
+        packet::PacketSocket,
+        xdp::{Attached, Features},
+        xsk::{self, Bound, Share, Umem},
+    },
+};
+
+/// How to open the ports of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Slots of each ring, rounded up to a power of two.
+    pub ring: usize,
+    /// The program, and what the kernel does.
+    pub xdp: XdpSettings,
+    /// Receive frames for every address, not just the interface's own.
+    pub promiscuous: bool,
+    /// Whether frames lie on huge pages.
+    pub huge_pages: HugePages,
+}
+
+/// An interface to open.
+#[derive(Clone, Copy)]
+pub struct End<'a> {
+    /// Its namespace; `None` for the calling thread's.
+    pub netns: Option<&'a str>,
+    /// The interface.
+    pub interface: &'a Interface,
+    /// What is known of its link.
+    pub link: &'a Arc<Link>,
+}
+
+/// A lane to open the halves of. Ends are named by their place in the list given to [`open`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where it receives, and by which queues; none if another back end receives.
+    pub rx: (usize, Vec<u32>),
+    /// Where it sends, and by which queue; `None` if another back end sends.
+    pub tx: (usize, Option<u32>),
+}
+
+/// What was opened for a [`Plan`].
+pub struct Opened {
+    /// The receive half, if AF_XDP receives.
+    pub rx: Option<XdpRx>,
+    /// The transmit half, if AF_XDP sends.
+    pub tx: Option<XdpTx>,
+    /// The lane's frames.
+    pub pool: FramePool,
+}
+
+/// Large buffers of a lane, for frames longer than a chunk.
+const LARGE: usize = 64;
+/// Chunks for what is in neither the kernel's hands nor the free list, and for the segments of super-frames.
+const SPARE: usize = 4 * Burst::MAX;
+/// A queue can't be bound again until the kernel has torn down the socket that was there (measured: 21 ms).
+const REBIND: Duration = Duration::from_millis(500);
+
+/// Opens the halves of the lanes between some ports, which share their memory. Returns them in the order of the plans,
+/// and for each end how it is open: `native, copy`.
+///
+/// # Errors
+/// No permission, a program is there already, a mode or a queue that the interface lacks, too little memory.
+pub fn open(
+    ends: &[End],
+    plans: &[Plan],
+    settings: &Settings,
+) -> Result<(Vec<Opened>, Vec<String>)> {
+    let mut ports = Vec::new();
+    for (at, end) in ends.iter().enumerate() {
+        let receives = plans
+            .iter()
+            .any(|plan| plan.rx.0 == at && !plan.rx.1.is_empty());
+        ports.push(within(end, || Port::attach(end, receives, settings))?);
+    }
+    let deadline = Instant::now() + REBIND;
+    let sockets = loop {
+        match bind_all(ends, plans, settings) {
+            Err(error) if error.os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            result => break result?,
+        }
+    };
+    start(ends, plans, settings, &ports, sockets)
+}
+
+/// What a port has besides its sockets.
+struct Port {
+    /// The program and where it runs, if frames are received here.
+    program: Option<(Arc<Attached>, XdpMode)>,
+    /// Why it doesn't run in the driver, if it was to be tried.
+    fallback: Option<String>,
+    promiscuous: Option<Arc<PacketSocket>>,
+}
+
+impl Port {
+    fn attach(end: &End, receives: bool, settings: &Settings) -> Result<Self> {
+        if !receives {
+            return Ok(Self {
+                program: None,
+                fallback: None,
+                promiscuous: None,
+            });
+        }
+        let (program, mode, fallback) = program::attach(end.interface, &settings.xdp)?;
+        let promiscuous = if settings.promiscuous {
+            // AF_XDP has no way to ask for it.
+            let socket = PacketSocket::open(end.interface.index)
+                .and_then(|socket| socket.promiscuous().map(|()| socket))
+                .map_err(|error| program::refused("make promiscuous", end.interface, error))?;
+            Some(Arc::new(socket))
+        } else {
+            None
+        };
+        Ok(Self {
+            program: Some((Arc::new(program), mode)),
+            fallback,
+            promiscuous,
+        })
+    }
+}
+
+/// The memory, and every socket with its end and queue.
+type Sockets = (Umem, Vec<(usize, u32, Bound)>);
+
+/// Chunks of a lane: what it shall have to receive into in each queue, and in all.
+fn chunks(plan: &Plan, ring: usize) -> (usize, usize) {
+    let rings = plan.rx.1.len() + usize::from(plan.tx.1.is_some());
+    (ring, ring * rings + SPARE)
+}
+
+/// Maps memory for all lanes and binds their sockets to it.
+fn bind_all(ends: &[End], plans: &[Plan], settings: &Settings) -> Result<Sockets> {
+    let mut copying = match settings.xdp.copying {
+        // A socket that only sends leaves the driver without buffers to receive into if the driver uses only ours.
+        XdpCopy::Auto if plans.iter().any(|plan| plan.rx.1.is_empty()) => xsk::Copying::Copy,
+        XdpCopy::Auto => xsk::Copying::Auto,
+        XdpCopy::Copy => xsk::Copying::Copy,
+        XdpCopy::ZeroCopy => xsk::Copying::ZeroCopy,
+    };
+    loop {
+        match try_bind_all(ends, plans, settings, copying) {
+            // What the first socket of a UMEM does, all must do; and here one of the drivers can't.
+            Err(error)
+                if error.os_error() == Some(libc::EOPNOTSUPP) && copying == xsk::Copying::Auto =>
+            {
+                copying = xsk::Copying::Copy;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn try_bind_all(
+    ends: &[End],
+    plans: &[Plan],
+    settings: &Settings,
+    copying: xsk::Copying,
+) -> Result<Sockets> {
+    let ring = settings.ring.next_power_of_two();
+    let total = plans.iter().map(|plan| chunks(plan, ring).1).sum();
+    let umem = within(&ends[0], || map(total, ring as u32, settings.huge_pages))?;
+    let mut queues: Vec<(usize, u32)> = plans
+        .iter()
+        .flat_map(|plan| {
+            let tx = plan.tx.1.map(|queue| (plan.tx.0, queue));
+            plan.rx.1.iter().map(|&queue| (plan.rx.0, queue)).chain(tx)
+        })
+        .collect();
+    queues.sort_unstable();
+    queues.dedup();
+    let mut sockets = Vec::new();
+    for (at, queue) in queues {
+        let end = &ends[at];
+        let bound = within(end, || {
+            umem.bind(&end.interface.name, queue, ring as u32, copying)
+                .map_err(|error| program::unbound(end.interface, queue, copying, error))
+        })?;
+        sockets.push((at, queue, bound));
+    }
+    Ok((umem, sockets))
+}
+
+/// Maps the UMEM, on huge pages if that is wanted and there are any.
+fn map(chunks: usize, ring: u32, huge_pages: HugePages) -> Result<Umem> {
+    let bytes = chunks * xsk::CHUNK;
+    let failed = |source: io::Error, remedy: String| {
+        Error::system(
+            "map a UMEM for frames:",
+            format!("{bytes} bytes"),
+            source,
+            remedy,
+        )
+    };
+    let enough = || {
+        let (free, size) = (mapping::huge_pages_free()?, mapping::huge_page_size()?);
+        Some(free * size >= bytes)
+    };
+    if huge_pages == HugePages::Require || (huge_pages == HugePages::Auto && enough() == Some(true))
+    {
+        match Umem::map(chunks, ring, true) {
+            Err(error) if huge_pages == HugePages::Require => {
+                return Err(failed(error, Region::huge_page_remedy(bytes)));
+            }
+            Err(_) => {}
+            Ok(umem) => return Ok(umem),
+        }
+    }
+    Umem::map(chunks, ring, false).map_err(|error| {
+        let remedy = program::memory_remedy(&error);
+        failed(error, remedy.into())
+    })
+}
+
+/// Divides memory and sockets among the lanes, and lets the frames come.
+fn start(
+    ends: &[End],
+    plans: &[Plan],
+    settings: &Settings,
+    ports: &[Port],
+    (umem, sockets): Sockets,
+) -> Result<(Vec<Opened>, Vec<String>)> {
+    let ring = settings.ring.next_power_of_two();
+    let mut shares: Vec<Share> = Vec::new();
+    let mut parts: Vec<Chunks> = Vec::new();
+    let mapped = umem
+        .mapping()
+        .map_err(|error| program::refused("use the memory of", ends[0].interface, error))?;
+    let region = Arc::new(Region::from_mapping(mapped));
+    let mut first = 0;
+    for plan in plans {
+        let count = chunks(plan, ring).1;
+        shares.push(umem.share(first, count));
+        parts.push(Chunks {
+            region: Arc::clone(&region),
+            first,
+            count,
+            size: xsk::CHUNK,
+            headroom: xsk::HEADROOM,
+        });
+        first += count;
+    }
+    let large = PoolSize {
+        small: 0,
+        large: LARGE * plans.len(),
+    };
+    let large = Region::map(large.bytes(), settings.huge_pages)?;
+    let pools = FramePool::in_umem(parts, large, LARGE);
+
+    let how = ends
+        .iter()
+        .zip(ports)
+        .enumerate()
+        .map(|(at, (_, port))| describe(at, port, &sockets))
+        .collect();
+    let mut rx_halves: Vec<Vec<_>> = plans.iter().map(|_| Vec::new()).collect();
+    let mut tx_halves: Vec<Option<_>> = plans.iter().map(|_| None).collect();
+    for (end, queue, bound) in sockets {
+        let receiver = plans
+            .iter()
+            .position(|plan| plan.rx.0 == end && plan.rx.1.contains(&queue));
+        let sender = plans.iter().position(|plan| plan.tx == (end, Some(queue)));
+        let share = |lane: Option<usize>| {
+            lane.map_or_else(|| umem.share(0, 0), |lane| shares[lane].clone())
+        };
+        let (rx, tx) = bound.divide(share(receiver), share(sender));
+        if let Some(lane) = receiver {
+            rx_halves[lane].push((queue, rx));
+        }
+        if let Some(lane) = sender {
+            tx_halves[lane] = Some(XdpTx::new(tx, Arc::clone(ends[end].link)));
+        }
+    }
+    let mut opened = Vec::new();
+    for (((plan, mut pool), rx), tx) in plans.iter().zip(pools).zip(rx_halves).zip(tx_halves) {
+        let end = &ends[plan.rx.0];
+        let rx = match &ports[plan.rx.0].program {
+            Some((program, mode)) if !rx.is_empty() => {
+                let promiscuous = ports[plan.rx.0].promiscuous.clone();
+                let merged = (*mode == XdpMode::Generic).then(|| Arc::clone(end.link));
+                let started = XdpRx::start(
+                    rx,
+                    ring,
+                    Arc::clone(program),
+                    promiscuous,
+                    merged,
+                    &mut pool,
+                );
+                Some(started.map_err(|error| {
+                    program::refused("register sockets for", end.interface, error)
+                })?)
+            }
+            _ => None,
+        };
+        opened.push(Opened { rx, tx, pool });
+    }
+    Ok((opened, how))
+}
+
+/// How an end is open, in words.
+fn describe(end: usize, port: &Port, sockets: &[(usize, u32, Bound)]) -> String {
+    let mut words = Vec::new();
+    if let Some((_, mode)) = &port.program {
+        words.push(mode.to_string());
+    }
+    let mut own = sockets.iter().filter(|socket| socket.0 == end);
+    if own.clone().next().is_some() {
+        let zero_copy = own.all(|(_, _, bound)| bound.is_zero_copy());
+        words.push(if zero_copy { "zero-copy" } else { "copy" }.into());
+    }
+    let mut notes = Vec::new();
+    if let Some(reason) = &port.fallback {
+        notes.push(format!("not native: {reason}"));
+    }
+    if matches!(port.program, Some((_, XdpMode::Generic))) {
+        notes.push(SUPER_FRAMES.into());
+    }
+    match &notes[..] {
+        [] => words.join(", "),
+        notes => format!("{} ({})", words.join(", "), notes.join("; ")),
+    }
+}
+
+/// What a user of generic mode must know.
+const SUPER_FRAMES: &str =
+    "super-frames are lost: ethtool -K PEER tso off tx-udp-segmentation off at the hosts behind it";
+
+/// Whether the driver of an interface runs XDP programs and can redirect to sockets. Asked in its namespace.
+pub fn is_native(interface: &Interface) -> bool {
+    Features::of(interface.index).is_ok_and(|features| features.native)
+}
+
+fn within<T: Send>(end: &End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    netns::within(end.netns, work)
+        .map_err(|error| Error::system("enter the namespace of", &end.interface.name, error, ""))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config,
+        lane::Turn,
+        memory::Offload,
+        port::{RxQueue, TxQueue},
+        stats::Tally,
+        sys::{
+            netns::testing::Namespace,
+            packet::{Receive, SendBatch},
+        },
+        wire::checksum,
+    };
+
+    /// c0 -- r0, r1 -- s0: the ports of a pair, both lanes open.
+    fn open_pair(namespace: &Namespace, mode: config::XdpMode) -> (Vec<Opened>, PacketSocket) {
+        for (end, port) in [("c0", "r0"), ("s0", "r1")] {
+            namespace.ip(&format!("link add {end} type veth peer name {port}"));
+            namespace.ip(&format!("link set {end} up"));
+            namespace.ip(&format!("link set {port} up"));
+        }
+        netns::within(Some(&namespace.name), || {
+            let ports = ["r0", "r1"].map(|name| Interface::find(name).unwrap().unwrap());
+            let link = Arc::new(Link::new(true, 1500));
+            let ends = ports.each_ref().map(|interface| End {
+                netns: None,
+                interface,
+                link: &link,
+            });
+            let plan = |from, to| Plan {
+                rx: (from, vec![0]),
+                tx: (to, Some(0)),
+            };
+            let settings = Settings {
+                ring: 64,
+                xdp: XdpSettings {
+                    mode,
+                    ..XdpSettings::default()
+                },
+                promiscuous: false,
+                huge_pages: HugePages::Off,
+            };
+            let (opened, _) = open(&ends, &[plan(0, 1), plan(1, 0)], &settings).unwrap();
+            let c0 = Interface::find("c0").unwrap().unwrap();
+            let client = PacketSocket::open(c0.index).unwrap();
+            client.set_vnet_hdr().unwrap();
+            client.bind(Receive::Nothing).unwrap();
+            (opened, client)
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_frame_leaves_from_where_it_was_received() {
+        for (label, mode) in [
+            ("zc-native", config::XdpMode::Native),
+            ("zc-generic", config::XdpMode::Generic),
+        ] {
+            let Some(namespace) = Namespace::make(label) else {
+                return;
+            };
+            let (mut opened, client) = open_pair(&namespace, mode);
+            let Opened { rx, tx, mut pool } = opened.remove(0);
+            let (mut rx, mut tx) = (rx.unwrap(), tx.unwrap());
+            let mut tally = Tally::default();
+            let mut turn = Turn {
+                pool: &mut pool,
+                tally: &mut tally,
+                now_ns: 0,
+                room: Burst::MAX,
+            };
+            // UDP with a partial checksum: even completing it moves nothing.
+            let mut frame = [2; 60];
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[14..34].copy_from_slice(&[
+                0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+            ]);
+            frame[38..40].copy_from_slice(&26_u16.to_be_bytes());
+            let pseudo = checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, 26);
+            frame[40..42].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+            let (sent, error) = client.send(
+                &mut SendBatch::new(),
+                std::iter::once((Offload::default(), &frame[..])),
+            );
+            assert_eq!(sent, 1, "{error:?}");
+
+            let mut burst = Burst::new();
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while burst.is_empty() && Instant::now() < deadline {
+                rx.rx_burst(&mut burst, 1, &mut turn);
+            }
+            let received: Vec<*const u8> = burst
+                .iter()
+                .map(|frame| turn.pool.bytes(frame).as_ptr())
+                .collect();
+            assert_eq!(received.len(), 1);
+            tx.tx_burst(&mut burst, &mut turn);
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while tx.lent() > 0 && Instant::now() < deadline {
+                tx.tx_burst(&mut burst, &mut turn);
+            }
+            assert_eq!((tally.tx_packets, tx.lent()), (1, 0));
+            // The chunk whose sending the kernel has confirmed is the next to be taken, and the frame is still in it.
+            let last = pool.alloc(60).unwrap();
+            assert_eq!(pool.bytes(&last).as_ptr(), received[0]);
+            let whole = pool.bytes(&last);
+            assert_eq!(whole[..40], frame[..40]);
+            let sum = checksum::sum(&whole[34..]) + pseudo;
+            assert_eq!(checksum::fold(sum), 0xffff);
+            pool.free(last);
+            assert_eq!(pool.outstanding(), rx.lent());
+        }
+    }
+}

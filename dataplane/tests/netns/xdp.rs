@@ -1,0 +1,508 @@
+//! `--backend xdp` and its mixes with `packet`, between hosts whose offloads are at their defaults.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    common::{
+        Capture, Chain, Net, PATIENCE, Peer, Relay, Signal, attempt, eventually, mac_text,
+        send_raw, udp_frame,
+    },
+    traffic::{tcp_both_ways, udp_one_way},
+};
+
+const XDP: &[&str] = &["--pair", "r0,r1", "--backend", "xdp"];
+const RX: &[&str] = &["--pair", "r0,r1", "--rx", "xdp", "--tx", "packet"];
+const TX: &[&str] = &["--pair", "r0,r1", "--rx", "packet", "--tx", "xdp"];
+const GENERIC: &[&str] = &[
+    "--pair",
+    "r0,r1",
+    "--backend",
+    "xdp",
+    "--xdp-mode",
+    "generic",
+];
+const MIB: u64 = 1 << 20;
+
+fn with_ipv6(net: &Net) {
+    for (space, interface, address) in [("client", "c0", "fd09::1"), ("server", "s0", "fd09::2")] {
+        net.sh(
+            space,
+            &format!(
+                "sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=0; \
+                 ip address add {address}/64 dev {interface} nodad"
+            ),
+        );
+    }
+}
+
+/// The XDP programs on an interface of the relay's, by `ip`.
+fn programs(net: &Net, interface: &str) -> String {
+    let link = net.link("relay", interface);
+    link.get("xdp").map(ToString::to_string).unwrap_or_default()
+}
+
+#[test]
+fn tcp_and_udp_by_both_ip_versions() {
+    for run in [XDP, RX, TX] {
+        let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+            return;
+        };
+        let net = &chain.net;
+        with_ipv6(net);
+        let relay = Relay::start(net, "relay", run);
+        for address in [Chain::SERVER, "fd09::2"] {
+            tcp_both_ways(net, address, 4 * MIB);
+        }
+        let line = "--flows 8 --large 1472";
+        udp_one_way(net, "client", "server", Chain::SERVER, line, 3000);
+        udp_one_way(
+            net,
+            "client",
+            "server",
+            Chain::SERVER,
+            "--gso --flows 8",
+            3000,
+        );
+        udp_one_way(net, "server", "client", Chain::CLIENT, line, 3000);
+        let last = relay.stop(Signal::Term);
+        for way in [last.way("r0", "r1"), last.way("r1", "r0")] {
+            assert_eq!((way.lost(), way.held), (0, 0), "{run:?}: {way:?}");
+        }
+        assert_eq!(
+            programs(net, "r0") + &programs(net, "r1"),
+            "",
+            "left behind"
+        );
+    }
+}
+
+/// What is whole stays as it is, and what is partial is completed: every frame that leaves can be verified.
+#[test]
+fn frames_with_whole_checksums_arrive_byte_for_byte() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let relay = Relay::start(net, "relay", XDP);
+    let frames: Vec<Vec<u8>> = (60..=1514)
+        .map(|size| udp_frame(size, size as u32))
+        .collect();
+    let capture = Capture::start(net, "server", "s0", "");
+    for some in frames.chunks(200) {
+        send_raw(net, "client", "c0", some);
+    }
+    assert!(capture.frames(frames.len()) == frames);
+    let last = relay.stop(Signal::Term);
+    assert_eq!(last.way("r0", "r1").tx_packets, frames.len() as u64);
+}
+
+#[test]
+fn tcp_in_vxlan() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let relay = Relay::start(net, "relay", XDP);
+    // Of the port that the parser knows, and of one that it does not.
+    for (port, device) in [(4789, "vx0"), (7777, "vx1")] {
+        for (space, here, there, end) in [
+            ("client", Chain::CLIENT, Chain::SERVER, 1),
+            ("server", Chain::SERVER, Chain::CLIENT, 2),
+        ] {
+            let interface = if end == 1 { "c0" } else { "s0" };
+            net.sh(space, &format!(
+                "ip link add {device} type vxlan id 7 dstport {port} local {here} remote {there} dev {interface} udpcsum; \
+                 ip address add 10.{}.0.{end}/24 dev {device}; ip link set {device} up", port % 200
+            ));
+        }
+        tcp_both_ways(net, &format!("10.{}.0.2", port % 200), 2 * MIB);
+    }
+    let last = relay.stop(Signal::Term);
+    assert_eq!(
+        last.way("r0", "r1").lost() + last.way("r1", "r0").lost(),
+        0,
+        "{last:?}"
+    );
+}
+
+#[test]
+fn jumbo_frames_in_pieces() {
+    for run in [XDP, RX, TX] {
+        let Some(chain) = Chain::open(9000).map(Chain::without_arp) else {
+            return;
+        };
+        let net = &chain.net;
+        let relay = Relay::start(net, "relay", run);
+        let frames: Vec<Vec<u8>> = [1515, 3839, 3840, 3841, 7680, 7681, 9000, 9014]
+            .map(|size| udp_frame(size, size as u32))
+            .into();
+        let capture = Capture::start(net, "server", "s0", "udp port 4001");
+        send_raw(net, "client", "c0", &frames);
+        assert!(capture.frames(frames.len()) == frames, "{run:?}");
+        tcp_both_ways(net, Chain::SERVER, 4 * MIB);
+        let last = relay.stop(Signal::Term);
+        assert_eq!(last.way("r0", "r1").lost(), 0, "{run:?}: {last:?}");
+    }
+}
+
+#[test]
+fn generic_mode_says_what_it_needs_and_counts_what_it_loses() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let mut relay = Relay::start(net, "relay", GENERIC);
+    assert!(
+        relay.says("generic, copy") && relay.says("tso off"),
+        "{}",
+        relay.said()
+    );
+    let serve = Peer::listen(
+        net,
+        "server",
+        &format!(
+            "tcp-serve --address {} --size 65536 --seed 1",
+            Chain::SERVER
+        ),
+    );
+    let line = format!(
+        "tcp-connect --address {} --size 65536 --seed 2",
+        Chain::SERVER
+    );
+    Peer::start(net, "client", &line).result();
+    serve.result();
+    let before = relay.snapshot();
+    assert!(
+        before.way("r0", "r1").dropped["gso_unsupported"] > 0,
+        "{before:?}"
+    );
+    // As it says.
+    for (space, interface) in [("client", "c0"), ("server", "s0")] {
+        net.sh(
+            space,
+            &format!("ethtool -K {interface} tso off tx-udp-segmentation off"),
+        );
+    }
+    tcp_both_ways(net, Chain::SERVER, 4 * MIB);
+    let last = relay.stop(Signal::Term);
+    assert_eq!(last.way("r0", "r1").dropped, before.way("r0", "r1").dropped);
+}
+
+#[test]
+fn several_queues_with_one_lane_and_with_several() {
+    let Some(net) = Net::open(&["client", "relay", "server"]) else {
+        return;
+    };
+    for (space, end, port, address) in [
+        ("client", "c0", "r0", Chain::CLIENT),
+        ("server", "s0", "r1", Chain::SERVER),
+    ] {
+        let queues = "numtxqueues 2 numrxqueues 2";
+        net.sh("relay", &format!(
+            "ip link add {port} {queues} type veth peer name {end} {queues} address {} netns {}; ip link set {port} up",
+            mac_text(end),
+            net.ns(space)
+        ));
+        net.sh(
+            space,
+            &format!("ip address add {address}/24 dev {end}; ip link set {end} up"),
+        );
+    }
+    for (count, lanes) in [("1", 2), ("2", 4)] {
+        let relay = Relay::start(&net, "relay", &[XDP, &["--queues", count]].concat());
+        assert!(eventually(PATIENCE, || {
+            net.try_sh("client", "ping -n -c 1 -W 1 10.9.0.2")
+                .status
+                .success()
+        }));
+        udp_one_way(&net, "client", "server", Chain::SERVER, "--flows 32", 3000);
+        tcp_both_ways(&net, Chain::SERVER, MIB);
+        let last = relay.stop(Signal::Term);
+        assert_eq!(last.lanes.len(), lanes);
+        let used = last.lanes.iter().filter(|lane| lane.rx_packets > 0).count();
+        assert_eq!(
+            used, lanes,
+            "every lane has its share of 32 flows: {last:?}"
+        );
+        assert!(
+            last.lanes.iter().all(|lane| lane.dropped.is_empty()),
+            "{last:?}"
+        );
+    }
+    let output = attempt(
+        &net,
+        "relay",
+        &[],
+        &[&["run"], XDP, &["--queues", "3"]].concat(),
+    );
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("use at most 2"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_hairpin_sends_back_what_it_receives() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let run = ["--hairpin", "r0", "--backend", "xdp", "--mac", "swap"];
+    let relay = Relay::start(net, "relay", &run);
+    let frames: Vec<Vec<u8>> = (0..100)
+        .map(|seed| udp_frame(60 + 10 * seed, seed as u32))
+        .collect();
+    let before = net.counters("client", "c0").rx_packets;
+    send_raw(net, "client", "c0", &frames);
+    assert!(eventually(PATIENCE, || net
+        .counters("client", "c0")
+        .rx_packets
+        == before + 100));
+    let last = relay.stop(Signal::Term);
+    let way = last.way("r0", "r0");
+    assert_eq!(
+        (way.rx_packets, way.tx_packets, way.lost()),
+        (100, 100, 0),
+        "{way:?}"
+    );
+}
+
+#[test]
+fn it_sleeps_when_nothing_comes_also_when_a_port_is_gone() {
+    for queues in ["1", "2"] {
+        let Some(net) = Net::open(&["relay"]) else {
+            return;
+        };
+        for port in ["r0", "r1"] {
+            let both = format!("numtxqueues {queues} numrxqueues {queues}");
+            net.sh("relay", &format!(
+                "ip link add {port} {both} type veth peer name p{port} {both}; ip link set {port} up; ip link set p{port} up"
+            ));
+        }
+        let relay = Relay::start(&net, "relay", XDP);
+        let ticks = || {
+            let stat =
+                std::fs::read_to_string(format!("/proc/{}/stat", relay.pid())).expect("it runs");
+            let fields: Vec<&str> = stat
+                .rsplit(')')
+                .next()
+                .expect("a name")
+                .split_whitespace()
+                .collect();
+            // In ticks of 10 ms, user and system (proc_pid_stat(5)).
+            fields[11].parse::<u64>().expect("a number")
+                + fields[12].parse::<u64>().expect("a number")
+        };
+        for deleted in [false, true] {
+            if deleted {
+                net.sh("relay", "ip link delete r1");
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            let before = ticks();
+            std::thread::sleep(Duration::from_secs(1));
+            let used = ticks() - before;
+            assert!(
+                used <= 10,
+                "{used} of 100 ticks, {queues} queues, deleted: {deleted}"
+            );
+        }
+        relay.stop(Signal::Term);
+    }
+}
+
+#[test]
+fn killed_under_load_it_starts_again_at_once() {
+    for run in [XDP, GENERIC] {
+        let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+            return;
+        };
+        let net = &chain.net;
+        let relay = Relay::start(net, "relay", run);
+        // As fast as it can, for longer than all that follows takes.
+        let mut load = net.command("client", "timeout");
+        let mut load = load
+            .args(["20", "ping", "-q", "-f", "-s", "1000", Chain::SERVER])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("ping runs");
+        assert!(eventually(PATIENCE, || net
+            .counters("server", "s0")
+            .rx_packets
+            > 1000));
+        relay.kill();
+        assert_eq!(
+            programs(net, "r0") + &programs(net, "r1"),
+            "",
+            "left behind"
+        );
+        let again = Instant::now();
+        let relay = Relay::start(net, "relay", run);
+        let took = again.elapsed();
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        let before = net.counters("server", "s0").rx_packets;
+        assert!(eventually(PATIENCE, || net
+            .counters("server", "s0")
+            .rx_packets
+            > before + 1000));
+        let _ = load.kill();
+        let _ = load.wait();
+        let last = relay.stop(Signal::Term);
+        assert_eq!(last.way("r0", "r1").held, 0);
+    }
+}
+
+#[test]
+fn a_deleted_interface_that_returns_forwards_again() {
+    for run in [XDP, RX, TX] {
+        let Some(chain) = Chain::open(1500) else {
+            return;
+        };
+        let net = &chain.net;
+        let mut relay = Relay::start(net, "relay", run);
+        let ping = || {
+            net.try_sh("client", "ping -n -c 1 -W 1 10.9.0.2")
+                .status
+                .success()
+        };
+        assert!(eventually(PATIENCE, ping));
+        let mapped_kib = |pid: u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+            let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+            let size = size.and_then(|size| size.split_whitespace().next());
+            size.and_then(|size| size.parse::<u64>().ok())
+                .expect("a number")
+        };
+        let mut used: Vec<((usize, usize), u64)> = Vec::new();
+        for _ in 0..3 {
+            net.sh("relay", "ip link delete r1");
+            net.try_sh("client", "ping -n -c 3 -i 0.01 -W 0.1 10.9.0.2");
+            let gone = relay.snapshot();
+            assert_eq!(gone.port("r1").state, "gone");
+            net.veth(("server", "s0"), ("relay", "r1"));
+            net.sh("server", "ip address add 10.9.0.2/24 dev s0");
+            let back = Instant::now();
+            assert!(eventually(PATIENCE, ping), "{run:?}: {}", relay.said());
+            // With what the pings themselves wait.
+            assert!(
+                back.elapsed() < Duration::from_secs(2),
+                "{:?}",
+                back.elapsed()
+            );
+            used.push((relay.descriptors_and_threads(), mapped_kib(relay.pid())));
+        }
+        let [first, .., last] = &used[..] else {
+            unreachable!()
+        };
+        assert_eq!(
+            first.0, last.0,
+            "{run:?}: descriptors and threads: {used:?}"
+        );
+        assert!(last.1 <= first.1 + 1024, "{run:?}: memory: {used:?}");
+        tcp_both_ways(net, Chain::SERVER, MIB);
+        relay.stop(Signal::Term);
+    }
+}
+
+fn refused(net: &Net, wrapper: &[&str], more: &[&str], texts: &[&str]) {
+    let output = attempt(net, "relay", wrapper, &[&["run"], XDP, more].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{more:?}: {said}");
+    for text in texts {
+        assert!(said.contains(text), "{more:?}: no {text:?} in\n{said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn what_the_kernel_refuses_is_named_with_its_remedy() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    refused(
+        net,
+        &[],
+        &["--xdp-copy", "zero-copy"],
+        &["queue 0 of r0", "--xdp-copy auto"],
+    );
+    refused(
+        net,
+        &[],
+        &["--queues", "2"],
+        &["1 receive queues", "use at most 1"],
+    );
+    refused(net, &[], &["--qdisc"], &["--qdisc", "--tx packet"]);
+    refused(net, &[], &["--xdp-mode", "fast"], &["fast", "native"]);
+    let raw_alone = ["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all"];
+    refused(net, &raw_alone, &[], &["CAP_BPF", "CAP_NET_ADMIN"]);
+    let little_memory = [
+        "prlimit",
+        "--memlock=65536",
+        "setpriv",
+        "--bounding-set=-all,+net_raw,+net_admin,+bpf",
+        "--inh-caps=-all",
+    ];
+    refused(
+        net,
+        &little_memory,
+        &["--hugepages", "off"],
+        &["UMEM", "ulimit -l", "CAP_IPC_LOCK"],
+    );
+    // A driver without XDP of its own: the bridge.
+    net.sh("relay", "ip link add d0 type bridge; ip link set d0 up; ip link add d1 type bridge; ip link set d1 up");
+    let pair = ["--pair", "d0,d1", "--xdp-mode", "native"];
+    refused(
+        net,
+        &[],
+        &pair,
+        &["d0", "no XDP programs", "--xdp-mode generic"],
+    );
+    let relay = Relay::start(net, "relay", &["--pair", "d0,d1", "--backend", "xdp"]);
+    assert!(
+        relay.says("generic, copy (not native: its driver runs no XDP programs"),
+        "{}",
+        relay.said()
+    );
+    relay.stop(Signal::Term);
+}
+
+#[test]
+fn another_program_is_named_and_replaced_only_if_that_is_asked_and_possible() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    // Held by a link: another relay's.
+    let other = Relay::start(net, "relay", XDP);
+    refused(
+        net,
+        &[],
+        &[],
+        &["(relay)", "runs on r0 in native mode", "held by link"],
+    );
+    refused(
+        net,
+        &[],
+        &["--replace-xdp"],
+        &["(relay)", "held by link", "only its owner"],
+    );
+    other.stop(Signal::Term);
+    // By netlink.
+    let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../bpf/relay.bpf.o");
+    net.sh(
+        "relay",
+        &format!("ip link set r0 xdpgeneric obj {object} sec xdp.frags"),
+    );
+    refused(
+        net,
+        &[],
+        &[],
+        &["(relay)", "runs on r0 in generic mode", "--replace-xdp"],
+    );
+    assert_ne!(programs(net, "r0"), "", "it is there still");
+    let relay = Relay::start(net, "relay", &[XDP, &["--replace-xdp"]].concat());
+    tcp_both_ways(net, Chain::SERVER, MIB);
+    relay.stop(Signal::Term);
+    assert_eq!(programs(net, "r0"), "");
+}
