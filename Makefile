@@ -41,7 +41,7 @@ if [ -n "$$missing" ]; then \
 fi
 endef
 
-.PHONY: help setup build demo test test-model bench lint image clean
+.PHONY: help setup build demo test test-tests test-model bench lint image clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -63,6 +63,10 @@ demo: build ## Measure client - relay - server against no relay, in namespaces o
 test: test-model ## Run every test; those with namespaces need root, and say so if they are skipped
 	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES))
 	$(AS_ROOT) $(CARGO) test --workspace --no-fail-fast $(ARGS)
+
+test-tests: ## Run the black-box tests against relays that are wrong on purpose: minutes
+	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES))
+	$(AS_ROOT) $(CARGO) test -p l2relay --test netns -- --ignored
 
 # Tests that need root get it: cargo builds as the user, and only the tests run through sudo.
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
