@@ -91,7 +91,7 @@ fn versions(run: &Run, l2relay: &Path) -> Result<Vec<(String, String)>> {
         (
             "dpdk-testpmd",
             "dpkg-query",
-            &["-W", "-f", "dpdk ${Version}", "dpdk"],
+            &["-W", "-f", "dpdk ${Version}", "dpdk-dev"],
         ),
     ];
     let mut versions = vec![(

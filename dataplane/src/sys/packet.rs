@@ -19,6 +19,15 @@ pub(crate) struct PacketSocket {
     index: i32,
 }
 
+/// Which frames a socket's filter rejects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reject {
+    /// Every frame.
+    All,
+    /// What this host sends by the interface.
+    Outgoing,
+}
+
 /// Which frames a socket receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Receive {
@@ -100,21 +109,32 @@ impl PacketSocket {
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
-    /// Rejects every frame from now on, or no longer.
-    pub(crate) fn reject_all(&self, reject: bool) -> io::Result<()> {
-        if !reject {
-            return self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0);
-        }
-        // One instruction: return 0, keep nothing.
-        let mut program = libc::sock_filter {
-            code: (libc::BPF_RET | libc::BPF_K) as u16,
-            jt: 0,
+    /// Rejects every frame from now on, or only those that this host sends by the interface.
+    pub(crate) fn reject(&self, what: Reject) -> io::Result<()> {
+        let statement = |code: u32, k: u32, jt: u8| libc::sock_filter {
+            code: code as u16,
+            jt,
             jf: 0,
-            k: 0,
+            k,
+        };
+        // Classic BPF: return 0 keeps nothing, return ~0 everything.
+        let nothing = statement(libc::BPF_RET | libc::BPF_K, 0, 0);
+        let mut program = match what {
+            Reject::All => vec![nothing],
+            Reject::Outgoing => {
+                let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+                let outgoing = u32::from(libc::PACKET_OUTGOING);
+                vec![
+                    statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, packet_type, 0),
+                    statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, outgoing, 1),
+                    statement(libc::BPF_RET | libc::BPF_K, u32::MAX, 0),
+                    nothing,
+                ]
+            }
         };
         let filter = libc::sock_fprog {
-            len: 1,
-            filter: &raw mut program,
+            len: program.len() as u16,
+            filter: program.as_mut_ptr(),
         };
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
     }
@@ -124,7 +144,7 @@ impl PacketSocket {
     pub(crate) fn fanout_hash(&self, group: Option<u16>) -> io::Result<u16> {
         const UNIQUE_ID: u32 = 0x2000; // PACKET_FANOUT_FLAG_UNIQUEID
         // The group does not take it over from its sockets (fanout_add), and then what one port sends past its ring comes
-        // back by the group and goes round for ever. Linux 5.10.
+        // back by the group and goes round for ever. Kernels before 6.2 ignore the flag: see `Reject::Outgoing`.
         const IGNORE_OUTGOING: u32 = 0x4000; // PACKET_FANOUT_FLAG_IGNORE_OUTGOING
         let unique = if group.is_none() { UNIQUE_ID } else { 0 };
         let flags = unique | IGNORE_OUTGOING;

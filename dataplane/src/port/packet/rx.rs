@@ -13,7 +13,7 @@ use crate::{
     port::RxQueue,
     stats::Reason,
     sys::{
-        packet::Receive,
+        packet::{Receive, Reject},
         ring::{Received, RxRing},
     },
 };
@@ -51,7 +51,7 @@ impl PacketRx {
         };
         if settings.queues > 1 {
             // Only a bound socket can join, and until it has, it gets every flow: see `start`.
-            socket.reject_all(true)?;
+            socket.reject(Reject::All)?;
             socket.bind(Receive::All)?;
             *group = Some(socket.fanout_hash(*group)?);
         } else {
@@ -64,7 +64,7 @@ impl PacketRx {
 impl PacketRx {
     /// Begins to receive, once all queues share the frames: from the first on, each flow has its queue.
     pub(super) fn start(&self) -> io::Result<()> {
-        self.socket.reject_all(false)
+        self.socket.reject(Reject::Outgoing)
     }
 }
 
