@@ -104,6 +104,28 @@ pub(crate) fn all() -> Vec<Box<dyn Rival>> {
             about: "l2relay that never sleeps (--idle spin)",
             args: &["--idle", "spin"],
         }),
+        Box::new(L2relay {
+            name: "l2relay-xdp",
+            about: "l2relay on AF_XDP, native, spinning",
+            args: &["--idle", "spin", "--backend", "xdp", "--xdp-mode", "native"],
+        }),
+        Box::new(L2relay {
+            name: "l2relay-xdp-generic",
+            about: "l2relay on AF_XDP, generic, spinning",
+            args: &[
+                "--idle",
+                "spin",
+                "--backend",
+                "xdp",
+                "--xdp-mode",
+                "generic",
+            ],
+        }),
+        Box::new(L2relay {
+            name: "l2relay-xdp-packet",
+            about: "l2relay that receives by AF_XDP and sends by AF_PACKET, spinning",
+            args: &["--idle", "spin", "--rx", "xdp", "--tx", "packet"],
+        }),
     ]
 }
 

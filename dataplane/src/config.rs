@@ -156,8 +156,18 @@ impl Config {
             mistakes
                 .push("AF_XDP sends past the qdisc: leave out --qdisc, or add --tx packet".into());
         }
+        const MAX_SLOTS: usize = 262_144;
+        if self.queues.saturating_mul(self.ring) > MAX_SLOTS {
+            mistakes.push(format!(
+                "--queues {} with --ring {}: more than {MAX_SLOTS} slots for a port's ring, lower one of them",
+                self.queues, self.ring
+            ));
+        }
         let known = self.ports();
-        for (port, _) in &self.dst_mac {
+        for (at, (port, _)) in self.dst_mac.iter().enumerate() {
+            if self.dst_mac[..at].iter().any(|(other, _)| other == port) {
+                mistakes.push(format!("--dst-mac {port}: given twice, a port has one"));
+            }
             if !known.contains(&port) {
                 mistakes.push(format!("--dst-mac {port}: no such port in any pair"));
             }
@@ -165,7 +175,14 @@ impl Config {
         if !self.dst_mac.is_empty() && self.mac != MacMode::Update {
             mistakes.push("--dst-mac has no effect without --mac update: add it".into());
         }
-        for link in &self.links {
+        for (at, link) in self.links.iter().enumerate() {
+            let same = |other: &LinkSettings| (&other.from, &other.to) == (&link.from, &link.to);
+            if self.links[..at].iter().any(same) {
+                mistakes.push(format!(
+                    "--link '{}>{}': given twice, write all of it in one",
+                    link.from, link.to
+                ));
+            }
             if !self
                 .pairs
                 .iter()
@@ -208,7 +225,9 @@ impl Config {
             }
         }
         let mut found: Vec<Interface> = Vec::new();
+        let mut known = HashMap::new();
         for port in self.ports() {
+            let place = netns::identity(port.netns.as_deref()).ok();
             match port.find() {
                 Ok(interface) if interface.loopback => {
                     mistakes.push(format!(
@@ -220,7 +239,14 @@ impl Config {
                         "{port} carries no Ethernet frames: name an interface that does (veth, tap, a NIC)"
                     ));
                 }
-                Ok(interface) => found.push(interface),
+                Ok(interface) => {
+                    if let Some(other) = known.insert((place, interface.index), port) {
+                        mistakes.push(format!(
+                            "{other} and {port} are one interface: a port can be in one pair only"
+                        ));
+                    }
+                    found.push(interface);
+                }
                 Err(mistake) => mistakes.push(mistake),
             }
         }

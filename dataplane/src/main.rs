@@ -1,20 +1,18 @@
 //! The program: parse, start, wait, print.
 
 use std::{
-    fmt::Display,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
     process::ExitCode,
 };
 
 use clap::Parser;
 use l2relay::{
-    cli::{CheckArgs, Cli, Command, RunArgs},
-    control::{self, Wait},
+    cli::{CheckArgs, Cli, Command, Printer, RunArgs, print},
+    control::{Control, Wait},
     error::Error,
     relay::Relay,
     snapshot::Snapshot,
 };
-use serde::Serialize;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -32,6 +30,8 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<ExitCode, Error> {
+    // Signals are blocked before any thread starts, so that every thread leaves them to us.
+    let mut control = Control::new()?;
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
@@ -39,47 +39,35 @@ fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         .without_time()
         .init();
     let (config, interval) = args.settings()?;
-    // Signals are blocked before any thread starts, so that every thread leaves them to us.
-    let mut control = control::Control::new(interval)?;
     let relay = Relay::start(config)?;
     relay.describe().iter().for_each(|line| eprintln!("{line}"));
     eprintln!("ready");
-    let mut before: Option<Snapshot> = None;
-    loop {
-        match control.wait()? {
-            Wait::Stop => break,
-            Wait::Show => {
-                let mut now = relay.snapshot();
-                if let Some(before) = &before {
-                    now = now.since(before);
-                }
-                print(&now, args.json);
-                before = Some(now);
-            }
-        }
+    let printer = Printer::start(args.json);
+    if let Some(seconds) = interval {
+        control.show_every(seconds);
     }
-    print(&relay.stop(), args.json);
+    let mut before: Option<Snapshot> = None;
+    while control.wait()? == Wait::Show {
+        let mut now = relay.snapshot();
+        if let Some(before) = &before {
+            now = now.since(before);
+        }
+        printer.print(&now);
+        before = Some(now);
+    }
+    printer.finish(&relay.stop());
     Ok(ExitCode::SUCCESS)
 }
 
 fn check(args: &CheckArgs) -> Result<ExitCode, Error> {
     let report = args.report()?;
-    print(&report, args.json);
+    if let Err(error) = print(&report, args.json) {
+        eprintln!("l2relay: the report can't be written: {error}");
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(if report.ready {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Nobody may be reading any more: that is no reason to stop relaying.
-fn print(what: &(impl Serialize + Display), json: bool) {
-    let text = if json {
-        serde_json::to_string(what)
-            .unwrap_or_else(|error| format!("{{\"error\":{:?}}}", error.to_string()))
-    } else {
-        what.to_string()
-    };
-    let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }

@@ -1,11 +1,13 @@
 //! The command line: definitions, and turning them into settings. The program itself is `main.rs`.
 
 mod check;
+mod print;
 mod run;
 
 use clap::{Parser, Subcommand};
 
 pub use check::CheckArgs;
+pub use print::{Printer, print};
 pub use run::RunArgs;
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.

@@ -33,11 +33,11 @@ pub enum Wait {
 }
 
 impl Control {
-    /// Takes the signals over, from this thread and all that it starts. Statistics are shown every `interval` seconds.
+    /// Takes the signals over, from this thread and all that it starts.
     ///
     /// # Errors
     /// The process may open no more descriptors.
-    pub fn new(interval: Option<f64>) -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let failed = |source| {
             Error::system(
                 "wait for",
@@ -52,14 +52,19 @@ impl Control {
         poll.registry()
             .register(&mut source, Token(0), Interest::READABLE)
             .map_err(failed)?;
-        let interval = interval.map(Duration::from_secs_f64);
-        let next = interval.map(|interval| Instant::now() + interval);
         Ok(Self {
             poll,
             signals,
-            interval,
-            next,
+            interval: None,
+            next: None,
         })
+    }
+
+    /// From now on it is time to show statistics every so many seconds.
+    pub fn show_every(&mut self, seconds: f64) {
+        let interval = Duration::from_secs_f64(seconds);
+        self.interval = Some(interval);
+        self.next = Some(Instant::now() + interval);
     }
 
     /// Blocks until there is something to do.

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{io, panic, thread};
 
@@ -47,6 +48,13 @@ pub(crate) fn names() -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// What tells one namespace from another, whatever it is called: device and inode of the file that stands for it.
+pub(crate) fn identity(netns: Option<&str>) -> io::Result<(u64, u64)> {
+    let path = netns.map_or_else(|| Ok("/proc/thread-self/ns/net".into()), path)?;
+    let file = std::fs::metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 /// The file that stands for a namespace. A namespace called `7` goes before the process 7.

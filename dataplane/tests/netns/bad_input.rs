@@ -257,7 +257,7 @@ fn rights_and_pages_that_are_missing() {
             "--hugepages",
             "require",
             "--ring",
-            "32768",
+            "4096",
             "--queues",
             "64",
         ],
@@ -286,4 +286,49 @@ fn a_foreign_namespace_without_the_right_to_enter() {
         &["run", "--pair", &pair],
         &["r1", "CAP_SYS_ADMIN"],
     );
+}
+
+/// One interface under two names is still one interface, and a setting given twice is no setting.
+#[test]
+fn the_same_thing_twice() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let space = net.ns("relay");
+    let [by_name, by_path] = [format!("{space}:r0"), format!("/run/netns/{space}:r0")];
+    let pair = format!("{by_name},{by_path}");
+    refused(
+        net,
+        &[],
+        &["run", "--pair", &pair],
+        &["are one interface", &by_path],
+    );
+    net.sh("relay", "ip link property add dev r0 altname other-r0");
+    refused(
+        net,
+        &[],
+        &["run", "--pair", "r0,other-r0"],
+        &["r0 and other-r0 are one interface"],
+    );
+    let twice = [
+        PAIR,
+        &["--link", "r0>r1 delay 1ms", "--link", "r0>r1 delay 2ms"],
+        &[
+            "--mac",
+            "update",
+            "--dst-mac",
+            "r0=02:00:00:00:00:01",
+            "--dst-mac",
+            "r0=02:00:00:00:00:02",
+        ],
+        &["--queues", "64", "--ring", "32768"],
+    ]
+    .concat();
+    let texts = [
+        "'r0>r1': given twice",
+        "--dst-mac r0: given twice",
+        "more than 262144 slots",
+    ];
+    refused(net, &[], &twice, &texts);
 }

@@ -4,7 +4,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::common::{
-    Chain, Counters, Net, Peer, Relay, Signal, Snapshot, cpus, eventually, plain, program, send_raw,
+    Chain, Counters, Net, PATIENCE, Peer, Relay, Signal, Snapshot, cpus, eventually, plain,
+    program, send_raw,
 };
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
@@ -379,4 +380,59 @@ fn workers_run_on_their_cores() {
         "{threads:?}"
     );
     relay.stop(Signal::Term);
+}
+
+/// Whoever reads the statistics may stall: the relay goes on, and still ends when it is told to.
+#[test]
+fn a_reader_that_stalls_holds_nothing_up() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let options = [
+        "run",
+        "--pair",
+        "r0,r1",
+        "--json",
+        "--queues",
+        "4",
+        "--stats-interval",
+        "0.1",
+    ];
+    let mut relay = net
+        .command("relay", program())
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the relay starts");
+    // Nobody reads the pipe. When it is full (64 KiB), a write to it blocks.
+    let full = eventually(PATIENCE, || {
+        std::fs::read_dir(format!("/proc/{}/task", relay.id()))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|task| {
+                std::fs::read_to_string(task.path().join("wchan"))
+                    .is_ok_and(|wait| wait.contains("pipe_write"))
+            })
+    });
+    assert!(full, "the pipe never filled");
+    assert_eq!(
+        chain.ping(1, "-W 5", Chain::SERVER).len(),
+        1,
+        "it still relays"
+    );
+    let signal = std::process::Command::new("kill")
+        .args(["-TERM", &relay.id().to_string()])
+        .status();
+    assert!(signal.is_ok_and(|status| status.success()));
+    let ended = eventually(Duration::from_secs(8), || {
+        relay.try_wait().expect("it is our child").is_some()
+    });
+    if !ended {
+        relay.kill().expect("it is our child");
+    }
+    assert!(ended, "SIGTERM is not heeded while the reader stalls");
+    assert_eq!(net.link("relay", "r0")["promiscuity"], 0);
 }
