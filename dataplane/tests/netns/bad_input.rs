@@ -253,14 +253,7 @@ fn rights_and_pages_that_are_missing() {
     // More than any machine that runs this has: 64 lanes each way with rings of 32768.
     let args = [
         PAIR,
-        &[
-            "--hugepages",
-            "require",
-            "--ring",
-            "4096",
-            "--queues",
-            "64",
-        ],
+        &["--hugepages", "require", "--ring", "4096", "--queues", "64"],
     ]
     .concat();
     refused(
