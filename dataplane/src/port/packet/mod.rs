@@ -96,6 +96,7 @@ fn refused(interface: &Interface, error: io::Error) -> Error {
             "run as root or give it CAP_NET_RAW: setcap cap_net_raw+ep l2relay"
         }
         Some(libc::ENOMEM | libc::ENOBUFS) => "lower --ring, or give the kernel more memory",
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files: ulimit -n",
         Some(libc::ENODEV | libc::ENXIO) => "the interface went away: create it again",
         Some(libc::EAFNOSUPPORT | libc::ENOPROTOOPT) => {
             "this kernel lacks AF_PACKET (CONFIG_PACKET)"
