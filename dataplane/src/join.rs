@@ -57,12 +57,7 @@ pub(crate) struct Pages {
 impl Pages {
     fn of(region: &Region) -> Self {
         let mut pages = Self::default();
-        let kind = if region.is_huge() {
-            &mut pages.huge
-        } else {
-            &mut pages.ordinary
-        };
-        *kind = region.len();
+        pages.count(region.len(), region.is_huge());
         pages
     }
 
@@ -71,14 +66,17 @@ impl Pages {
     fn of_pool(pool: &FramePool) -> Self {
         let mut pages = Self::default();
         for (bytes, huge) in pool.pages() {
-            let kind = if huge {
-                &mut pages.huge
-            } else {
-                &mut pages.ordinary
-            };
-            *kind += bytes;
+            pages.count(bytes, huge);
         }
         pages
+    }
+
+    fn count(&mut self, bytes: usize, huge: bool) {
+        *(if huge {
+            &mut self.huge
+        } else {
+            &mut self.ordinary
+        }) += bytes;
     }
 
     /// Adds what other frames lie on.

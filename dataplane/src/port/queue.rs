@@ -2,7 +2,11 @@
 
 use std::collections::VecDeque;
 
-use crate::memory::{Frame, FramePool};
+use crate::{
+    lane::Turn,
+    memory::{Frame, FramePool},
+    stats::Reason,
+};
 
 /// Frames in order, and how many packets they stand for.
 #[derive(Debug, Default)]
@@ -30,6 +34,13 @@ impl Queue {
     pub(super) fn unpop(&mut self, frame: Frame, pool: &FramePool) {
         self.packets += u64::from(pool.meta(&frame).segments);
         self.frames.push_front(frame);
+    }
+
+    /// Discards every frame.
+    pub(super) fn discard_all(&mut self, turn: &mut Turn, reason: Reason) {
+        while let Some(frame) = self.pop(turn.pool) {
+            turn.discard(frame, reason);
+        }
     }
 
     /// Packets that these frames stand for.

@@ -1,7 +1,11 @@
 //! Rewriting MAC addresses.
 
 use super::Stage;
-use crate::{burst::Burst, lane::Turn, wire::ethernet::MacAddress};
+use crate::{
+    burst::Burst,
+    lane::Turn,
+    wire::ethernet::{self, MacAddress},
+};
 
 /// What a lane does to the MAC addresses of its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +33,10 @@ impl Rewrite {
 impl Stage for Rewrite {
     fn process(&mut self, burst: &mut Burst, turn: &mut Turn) {
         for frame in burst.iter() {
-            let Some(header) = turn.pool.bytes_mut(frame).first_chunk_mut::<12>() else {
-                continue;
-            };
+            let bytes = turn.pool.bytes_mut(frame);
             match self {
-                Self::Swap => header.rotate_left(6),
-                Self::Update { src, dst } => {
-                    header[..6].copy_from_slice(&dst.0);
-                    header[6..].copy_from_slice(&src.0);
-                }
+                Self::Swap => ethernet::swap_macs(bytes),
+                Self::Update { src, dst } => ethernet::set_macs(bytes, *dst, *src),
             }
         }
     }

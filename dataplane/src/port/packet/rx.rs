@@ -16,6 +16,7 @@ use crate::{
         packet::{Receive, Reject},
         ring::{Received, RxRing},
     },
+    wire::ethernet,
 };
 
 /// The receive half of a port.
@@ -130,9 +131,11 @@ fn take(
     (meta.segments, meta.offload, meta.arrival_ns) = (segments, offload, turn.now_ns);
     if let Some((tpid, tci)) = received.vlan {
         // The kernel took the tag off; the frame goes on as it came.
-        let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
-        if turn.pool.insert(&frame, 12, &[a, b, c, d]) {
-            turn.pool.meta_mut(&frame).offload.shift(4);
+        if turn.pool.insert(&frame, 12, &ethernet::vlan_tag(tpid, tci)) {
+            turn.pool
+                .meta_mut(&frame)
+                .offload
+                .shift(ethernet::TAG_LEN as u16);
         }
     }
     turn.tally.received(segments, turn.pool.len(&frame));

@@ -191,9 +191,7 @@ impl PacketTx {
         if let Some((_, ring)) = &mut self.ring {
             turn.tally.dropped[reason as usize] += ring.reclaim() as u64;
         }
-        while let Some(frame) = self.queue.pop(turn.pool) {
-            turn.discard(frame, reason);
-        }
+        self.queue.discard_all(turn, reason);
     }
 
     fn pending(&self) -> usize {

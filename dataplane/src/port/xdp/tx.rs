@@ -213,12 +213,6 @@ impl XdpTx {
         });
     }
 
-    fn drop_queue(&mut self, turn: &mut Turn, reason: Reason) {
-        while let Some(frame) = self.queue.pop(turn.pool) {
-            turn.discard(frame, reason);
-        }
-    }
-
     /// Gives up what is in the ring. Its chunks stay with the kernel.
     fn drop_ring(&mut self, turn: &mut Turn, reason: Reason) {
         turn.tally.dropped[reason as usize] += self.ring.len() as u64;
@@ -244,7 +238,7 @@ impl TxQueue for XdpTx {
             for frame in burst.drain() {
                 turn.discard(frame, Reason::LinkDown);
             }
-            self.drop_queue(turn, Reason::LinkDown);
+            self.queue.discard_all(turn, Reason::LinkDown);
         } else {
             self.accept(burst, turn);
             self.fill_ring(turn.pool);
@@ -264,7 +258,7 @@ impl TxQueue for XdpTx {
 
     fn abandon(&mut self, turn: &mut Turn) {
         self.gone = true;
-        self.drop_queue(turn, Reason::Stopped);
+        self.queue.discard_all(turn, Reason::Stopped);
         self.drop_ring(turn, Reason::Stopped);
     }
 }
