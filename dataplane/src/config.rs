@@ -280,12 +280,15 @@ impl Config {
 impl PortName {
     /// Looks the interface up; says in a sentence why it can't be had, and which there are.
     pub(crate) fn find(&self) -> Result<Interface, String> {
-        let look =
-            || Ok::<_, std::io::Error>((Interface::find(&self.interface)?, Interface::list()?));
-        let (found, all) = netns::within(self.netns.as_deref(), look)
+        // The list is for the message alone: it costs more the more interfaces there are.
+        let look = || match Interface::find(&self.interface)? {
+            Some(found) => Ok(Ok(found)),
+            None => Ok::<_, std::io::Error>(Err(Interface::list()?)),
+        };
+        let found = netns::within(self.netns.as_deref(), look)
             .and_then(|looked| looked)
             .map_err(|error| format!("{self}: {error}"))?;
-        found.ok_or_else(|| {
+        found.map_err(|all| {
             let names: Vec<String> = all
                 .into_iter()
                 .filter(|other| !other.loopback)
