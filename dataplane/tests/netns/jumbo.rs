@@ -1,8 +1,8 @@
 //! Large and unequal MTUs.
 
 use crate::common::{
-    Capture, Chain, Peer, Relay, Signal, offloaded, plain, receive_raw, send_raw, send_vnet,
-    tcp_frame, udp_frame,
+    Capture, Chain, Relay, Signal, offloaded, plain, receive_raw, send_raw, send_vnet,
+    tcp_both_ways, tcp_frame, udp_frame,
 };
 
 #[test]
@@ -21,24 +21,7 @@ fn mtu_9000_for_ping_frames_and_tcp() {
     send_raw(net, "client", "c0", &frames);
     assert_eq!(capture.frames(frames.len()), frames);
 
-    let serve = Peer::listen(
-        net,
-        "server",
-        &format!(
-            "tcp-serve --address {} --size 8388608 --seed 1",
-            Chain::SERVER
-        ),
-    );
-    let line = format!(
-        "tcp-connect --address {} --size 8388608 --seed 2",
-        Chain::SERVER
-    );
-    let client = Peer::start(net, "client", &line).result();
-    let server = serve.result();
-    assert_eq!(
-        (&client["received_sha"], &server["received_sha"]),
-        (&server["sent_sha"], &client["sent_sha"])
-    );
+    tcp_both_ways(net, Chain::SERVER, 8388608);
     let last = relay.stop(Signal::Term);
     assert_eq!(
         last.way("r0", "r1").lost() + last.way("r1", "r0").lost(),

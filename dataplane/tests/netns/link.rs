@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Capture, Chain, Peer, Relay, Signal, plain, send_raw};
+use crate::common::{Capture, Chain, Relay, Signal, plain, send_raw, tcp_both_ways};
 
 #[test]
 fn a_delay_holds_frames_of_its_direction_only() {
@@ -115,24 +115,7 @@ fn tcp_crosses_a_delayed_link() {
         "relay",
         &["--pair", "r0,r1", "--link", "r0>r1 delay 5ms"],
     );
-    let serve = Peer::listen(
-        net,
-        "server",
-        &format!(
-            "tcp-serve --address {} --size 3000000 --seed 1",
-            Chain::SERVER
-        ),
-    );
-    let line = format!(
-        "tcp-connect --address {} --size 3000000 --seed 2",
-        Chain::SERVER
-    );
-    let client = Peer::start(net, "client", &line).result();
-    let server = serve.result();
-    assert_eq!(
-        (&client["received_sha"], &server["received_sha"]),
-        (&server["sent_sha"], &client["sent_sha"])
-    );
+    tcp_both_ways(net, Chain::SERVER, 3000000);
     let last = relay.stop(Signal::Term);
     assert!(last.way("r0", "r1").rx_packets > 2000, "{last:?}");
 }

@@ -1,6 +1,8 @@
 //! MAC modes, as the far end sees them.
 
-use crate::common::{Capture, Chain, Peer, Relay, Signal, mac, mac_text, send_raw, udp_frame};
+use crate::common::{
+    Capture, Chain, Relay, Signal, mac, mac_text, send_raw, tcp_both_ways, udp_frame,
+};
 
 /// What arrives at either end of a relay with these options, for a frame sent from the other: (at the server, at the client).
 fn through(chain: &Chain, args: &[&str]) -> ([Vec<u8>; 2], [Vec<u8>; 2]) {
@@ -105,23 +107,6 @@ fn tcp_crosses_an_updating_relay() {
         &server,
     ];
     let relay = Relay::start(net, "relay", &args);
-    let serve = Peer::listen(
-        net,
-        "server",
-        &format!(
-            "tcp-serve --address {} --size 4194304 --seed 1",
-            Chain::SERVER
-        ),
-    );
-    let line = format!(
-        "tcp-connect --address {} --size 4194304 --seed 2",
-        Chain::SERVER
-    );
-    let client = Peer::start(net, "client", &line).result();
-    let server = serve.result();
-    assert_eq!(
-        (&client["received_sha"], &server["received_sha"]),
-        (&server["sent_sha"], &client["sent_sha"])
-    );
+    tcp_both_ways(net, Chain::SERVER, 4194304);
     relay.stop(Signal::Term);
 }

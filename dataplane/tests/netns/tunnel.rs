@@ -3,7 +3,7 @@
 
 use etherparse::{SlicedPacket, TransportSlice};
 
-use crate::common::{Capture, Chain, Peer, Relay, Signal, checksums_hold, sum};
+use crate::common::{Capture, Chain, Peer, Relay, Signal, checksums_hold, sum, tcp_both_ways};
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
 const SIZE: u64 = 4 << 20;
@@ -245,22 +245,7 @@ fn net_raw_alone_and_an_ordinary_receive_buffer_suffice() {
             &format!("ip address add {address}/24 dev vx0; ip link set vx0 mtu 1450 up"),
         );
     }
-    let serve = Peer::listen(
-        net,
-        "server",
-        &format!("tcp-serve --address 10.77.0.2 --size {SIZE} --seed 1"),
-    );
-    let client = Peer::start(
-        net,
-        "client",
-        &format!("tcp-connect --address 10.77.0.2 --size {SIZE} --seed 2"),
-    )
-    .result();
-    let server = serve.result();
-    assert_eq!(
-        (&client["received_sha"], &server["received_sha"]),
-        (&server["sent_sha"], &client["sent_sha"])
-    );
+    tcp_both_ways(net, "10.77.0.2", SIZE);
     relay.stop(Signal::Term);
 }
 

@@ -94,6 +94,18 @@ struct RawLine {
     tag: Option<(u16, u16)>,
 }
 
+/// Client and server send each other that many bytes by TCP at the same time; what each gets is what the other sent.
+pub(crate) fn tcp_both_ways(net: &Net, address: &str, size: u64) {
+    let line = format!("--address {address} --size {size} --seed");
+    let serve = Peer::listen(net, "server", &format!("tcp-serve {line} 1"));
+    let client = Peer::start(net, "client", &format!("tcp-connect {line} 2")).result();
+    let server = serve.result();
+    assert_eq!(
+        (&client["received_sha"], &server["received_sha"]),
+        (&server["sent_sha"], &client["sent_sha"])
+    );
+}
+
 /// Sends frames exactly as given out of an interface, from a raw socket.
 pub(crate) fn send_raw<F: AsRef<[u8]>>(net: &Net, space: &str, interface: &str, frames: &[F]) {
     let mut peer = Peer::start(
