@@ -262,6 +262,7 @@ fn bad_clients_harm_nobody() {
         return;
     };
     let net = &chain.net;
+    let used = relay.descriptors_and_threads();
     let code = |line: &str| ask(&name, line)["error"]["code"].clone();
     for line in [
         "x",
@@ -277,7 +278,6 @@ fn bad_clients_harm_nobody() {
     assert_eq!(code(r#"{"v":1,"cmd":"fly"}"#), "unknown_command");
     assert_eq!(code(r#"{"v":1,"cmd":"stats","what":1}"#), "invalid");
 
-    let used = relay.descriptors_and_threads();
     // A line without an end, and one that is too long: the answer comes, and then the end.
     let mut stream = connect(&name);
     // The relay may close before all of it is written.
@@ -335,7 +335,11 @@ fn bad_clients_harm_nobody() {
     assert!(relay.descriptors_and_threads().0 < used.0 + 100);
     assert_crosses(net, 200..230);
     drop((crowd, slow, deaf));
-    assert!(eventually(PATIENCE, || relay.descriptors_and_threads() == used));
+    // Not more than before: another test's `ps` may have been there then.
+    assert!(eventually(PATIENCE, || {
+        let (descriptors, threads) = relay.descriptors_and_threads();
+        descriptors <= used.0 && threads <= used.1
+    }));
     assert_eq!(relay.snapshot().way("r0", "r1").rx_packets, 30);
     relay.stop(Signal::Term);
 }
