@@ -13,11 +13,11 @@ use crate::rivals::{self, Rival};
 /// Ready-made selections of relays and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
-    /// The relays that people choose from, and what tells them apart: some 10 minutes.
+    /// The relays that people choose from, and what tells them apart: some 7 minutes.
     Quick,
-    /// Everything that a goal needs: an hour.
+    /// Everything that a goal needs: half an hour.
     Goals,
-    /// Every relay by every metric: a night.
+    /// Every relay by every metric: some four hours.
     Full,
 }
 
