@@ -153,6 +153,11 @@ impl Relay {
         lock(&self.inner).snapshot(false)
     }
 
+    /// Whether every worker turns.
+    pub fn is_live(&self) -> bool {
+        lock(&self.inner).refresh()
+    }
+
     /// Whether frames lie on huge pages, which back end carries each pair, and the like: a line each.
     pub fn describe(&self) -> Vec<String> {
         lock(&self.inner).describe()
