@@ -30,7 +30,10 @@ pub fn to_toml(settings: &Settings) -> String {
     put("replace-xdp", Value::Boolean(config.xdp.replace));
     put("mac", text(config.mac));
     let macs = config.dst_mac.iter();
-    put("dst-mac", list(macs.map(|(port, mac): &(PortName, _)| format!("{port}={mac}"))));
+    put(
+        "dst-mac",
+        list(macs.map(|(port, mac): &(PortName, _)| format!("{port}={mac}"))),
+    );
     if !config.cores.is_empty() {
         put("cores", list(config.cores.iter()));
     }
@@ -75,7 +78,12 @@ fn list(values: impl Iterator<Item = impl Display>) -> Value {
 }
 
 fn link(link: &LinkSettings) -> String {
-    format!("{}>{} delay {}us", link.from, link.to, link.delay.as_secs_f64() * 1e6)
+    format!(
+        "{}>{} delay {}us",
+        link.from,
+        link.to,
+        link.delay.as_secs_f64() * 1e6
+    )
 }
 
 #[cfg(test)]
@@ -95,9 +103,20 @@ mod tests {
     #[test]
     fn what_is_printed_can_be_read_and_is_the_same() {
         let words = [
-            "--pair=a,b", "--hairpin=n:e", "--rx=packet", "--tx=packet", "--mac=update",
-            "--dst-mac=a=02:00:00:00:00:07", "--cores=0", "--storm-guard=9", "--stats-interval=1.5",
-            "--name=x", "--link=a>b delay 1.5ms", "--no-promisc", "--wait-ports=2", "--log-format=json",
+            "--pair=a,b",
+            "--hairpin=n:e",
+            "--rx=packet",
+            "--tx=packet",
+            "--mac=update",
+            "--dst-mac=a=02:00:00:00:00:07",
+            "--cores=0",
+            "--storm-guard=9",
+            "--stats-interval=1.5",
+            "--name=x",
+            "--link=a>b delay 1.5ms",
+            "--no-promisc",
+            "--wait-ports=2",
+            "--log-format=json",
         ];
         let settings = source(&words).settings(false).unwrap();
         let printed = to_toml(&settings);
@@ -109,9 +128,15 @@ mod tests {
 
         let table: Table = printed.parse().unwrap();
         let options = options();
-        for option in options.get_arguments().filter_map(|option| option.get_long()) {
+        for option in options
+            .get_arguments()
+            .filter_map(|option| option.get_long())
+        {
             let shown = table.contains_key(option) || matches!(option, "config" | "help");
-            assert!(shown, "--{option} is not shown: add it to to_toml and to this test");
+            assert!(
+                shown,
+                "--{option} is not shown: add it to to_toml and to this test"
+            );
         }
     }
 }

@@ -123,10 +123,13 @@ impl Source {
     }
 
     fn is_given(&self, option: &str) -> bool {
-        self.given.iter().filter_map(|word| word.to_str()).any(|word| {
-            let name = word.trim_start_matches("--");
-            name.split_once('=').map_or(name, |(name, _)| name) == option
-        })
+        self.given
+            .iter()
+            .filter_map(|word| word.to_str())
+            .any(|word| {
+                let name = word.trim_start_matches("--");
+                name.split_once('=').map_or(name, |(name, _)| name) == option
+            })
     }
 }
 
@@ -147,7 +150,9 @@ pub(super) fn options() -> Command {
 /// Their names in a file.
 fn names() -> Vec<String> {
     let options = options();
-    let names = options.get_arguments().filter_map(|option| option.get_long());
+    let names = options
+        .get_arguments()
+        .filter_map(|option| option.get_long());
     names
         .filter(|name| !matches!(*name, "config" | "help"))
         .map(str::to_owned)
@@ -265,8 +270,15 @@ mod tests {
             mac = "update"
         "#;
         let words = [
-            "--pair=a,b", "--pair=c,d", "--hairpin=e", "--cores=0", "--queues=2", "--no-promisc",
-            "--stats-interval=0.5", "--dst-mac=a=02:00:00:00:00:01", "--mac=update",
+            "--pair=a,b",
+            "--pair=c,d",
+            "--hairpin=e",
+            "--cores=0",
+            "--queues=2",
+            "--no-promisc",
+            "--stats-interval=0.5",
+            "--dst-mac=a=02:00:00:00:00:01",
+            "--mac=update",
         ];
         let by_file = read(&[], text).unwrap();
         assert_eq!(by_file, source(&words).settings(false).unwrap());
@@ -295,12 +307,22 @@ mod tests {
             (9, "no pair joins"),
             (10, "table: no such option"),
         ] {
-            let told = |told: &&String| told.starts_with(&format!("f:{line}: ")) && told.contains(text);
-            assert!(mistakes.iter().any(|mistake| told(&mistake)), "{line} {text} in {mistakes:#?}");
+            let told =
+                |told: &&String| told.starts_with(&format!("f:{line}: ")) && told.contains(text);
+            assert!(
+                mistakes.iter().any(|mistake| told(&mistake)),
+                "{line} {text} in {mistakes:#?}"
+            );
         }
         assert_eq!(mistakes.len(), 7, "{mistakes:#?}");
         let broken = read(&[], "pair = ['a,b']\nmac = \nring == 7\n").unwrap_err();
-        assert!(broken.iter().any(|told| told.starts_with("f:2: ")), "{broken:#?}");
-        assert!(broken.iter().any(|told| told.starts_with("f:3: ")), "{broken:#?}");
+        assert!(
+            broken.iter().any(|told| told.starts_with("f:2: ")),
+            "{broken:#?}"
+        );
+        assert!(
+            broken.iter().any(|told| told.starts_with("f:3: ")),
+            "{broken:#?}"
+        );
     }
 }

@@ -57,12 +57,19 @@ fn a_file_is_run_and_read_again() {
     let relay = Relay::start(net, "relay", &["-c", file.path()]);
     assert_crosses(net, 60..65);
 
-    let one = format!("pair = ['r0,r1', 'r2,r3']\nmac = 'update'\nidle = 'sleep'\nname = '{name}'\n");
+    let one =
+        format!("pair = ['r0,r1', 'r2,r3']\nmac = 'update'\nidle = 'sleep'\nname = '{name}'\n");
     file.write(&one);
     relay.signal(Signal::HangUp);
     assert!(relay.says("r2 <-> r3 is open") && relay.says("idle is sleep"));
-    assert_eq!(source_seen(&chain, ("client", "c0"), ("server", "s0")), mac("r1"));
-    assert_eq!(source_seen(&chain, ("client", "c2"), ("server", "s3")), mac("r3"));
+    assert_eq!(
+        source_seen(&chain, ("client", "c0"), ("server", "s0")),
+        mac("r1")
+    );
+    assert_eq!(
+        source_seen(&chain, ("client", "c2"), ("server", "s3")),
+        mac("r3")
+    );
 
     // What is in force is what the file says, and can be read again.
     let (status, printed, said) = tell(net, &name, &["config", "--running", "--print"]);
@@ -80,11 +87,19 @@ fn a_file_is_run_and_read_again() {
     }
     file.write("pair = ['r0,r1', 'r2,nope']\n");
     let (status, _, said) = tell(net, &name, &["reload"]);
-    assert!(status == 2 && said.contains("nope: no such interface"), "{said}");
-    assert_eq!(source_seen(&chain, ("client", "c2"), ("server", "s3")), mac("r3"));
+    assert!(
+        status == 2 && said.contains("nope: no such interface"),
+        "{said}"
+    );
+    assert_eq!(
+        source_seen(&chain, ("client", "c2"), ("server", "s3")),
+        mac("r3")
+    );
 
     // Everything else too: more lanes, a smaller ring, a delay, and back.
-    file.write(&format!("pair = ['r1,r0']\nqueues = 2\nring = 64\nlink = ['r0>r1 delay 5ms']\nname = '{name}'\n"));
+    file.write(&format!(
+        "pair = ['r1,r0']\nqueues = 2\nring = 64\nlink = ['r0>r1 delay 5ms']\nname = '{name}'\n"
+    ));
     let (status, _, said) = tell(net, &name, &["reload"]);
     assert_eq!(status, 0, "{said}");
     assert_crosses(net, 60..65);
@@ -108,9 +123,17 @@ fn a_file_is_checked_before_anything_is_touched() {
     let output = attempt(net, "relay", &[], &["run", "-c", "/nowhere/x.toml"]);
     assert_eq!(output.status.code(), Some(2));
     file.write("pair = 'r0,r1'\nring = 64\n");
-    let output = attempt(net, "relay", &[], &["config", "--print", "--ring", "128", "-c", file.path()]);
+    let output = attempt(
+        net,
+        "relay",
+        &[],
+        &["config", "--print", "--ring", "128", "-c", file.path()],
+    );
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(printed.contains("ring = 128") && printed.contains("idle = \"adaptive\""), "{printed}");
+    assert!(
+        printed.contains("ring = 128") && printed.contains("idle = \"adaptive\""),
+        "{printed}"
+    );
     // Without a file SIGHUP ends a program, as a terminal that is closed should.
     let mut relay = Relay::start(net, "relay", &["--pair", "r0,r1"]);
     relay.signal(Signal::HangUp);
@@ -136,7 +159,10 @@ fn ports_are_waited_for() {
     let never = ["run", "--pair", "r0,nope", "--wait-ports", "0.3"];
     let output = attempt(&net, "relay", &[], &never);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("nope: no such interface"), "{said}");
+    assert!(
+        output.status.code() == Some(2) && said.contains("nope: no such interface"),
+        "{said}"
+    );
 }
 
 /// What systemd is told, and messages as JSON.
@@ -148,12 +174,16 @@ fn a_service_manager_is_kept_informed() {
     let net = &chain.net;
     let path = net.file("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
-    manager.set_read_timeout(Some(PATIENCE)).expect("it can be set");
+    manager
+        .set_read_timeout(Some(PATIENCE))
+        .expect("it can be set");
     let heard = |wanted: &str| {
         let mut buffer = [0; 4096];
         (0..50).any(|_| {
             let length = manager.recv(&mut buffer).unwrap_or_default();
-            String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == wanted)
+            String::from_utf8_lossy(&buffer[..length])
+                .lines()
+                .any(|line| line == wanted)
         })
     };
     let mut command = net.command("relay", program());
@@ -180,7 +210,10 @@ fn a_service_manager_is_kept_informed() {
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect();
     for text in ["ready", "port r1 is down"] {
-        assert!(messages.iter().any(|message| message["message"] == text), "{messages:?}");
+        assert!(
+            messages.iter().any(|message| message["message"] == text),
+            "{messages:?}"
+        );
     }
 }
 
@@ -192,7 +225,10 @@ fn completions_and_manual_pages_name_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let output = attempt(&net, "relay", &[], &["completions", shell]);
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains("storm-guard") && text.contains("reload"), "{shell}");
+        assert!(
+            text.contains("storm-guard") && text.contains("reload"),
+            "{shell}"
+        );
     }
     let directory = net.file("man");
     let path = directory.to_str().expect("a name of ours");
