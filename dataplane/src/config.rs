@@ -4,11 +4,13 @@
 //! checks it against the machine.
 
 mod backend;
+mod coalesce;
 mod parse;
 
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 
 pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
+pub use coalesce::Coalesce;
 pub(crate) use parse::{parse_cores, parse_dst_mac, parse_link, parse_pair};
 
 use crate::{
@@ -33,6 +35,8 @@ pub struct Config {
     pub tx: Option<Backend>,
     /// How AF_XDP is opened.
     pub xdp: XdpSettings,
+    /// Whether frames of a flow that arrive together leave as one.
+    pub coalesce: Coalesce,
     /// What is done to MAC addresses.
     pub mac: MacMode,
     /// For [`MacMode::Update`]: the destination of frames sent by a port, instead of l2fwd's.
@@ -66,6 +70,7 @@ impl Default for Config {
             rx: None,
             tx: None,
             xdp: XdpSettings::default(),
+            coalesce: Coalesce::default(),
             mac: MacMode::default(),
             dst_mac: Vec::new(),
             cores: Vec::new(),

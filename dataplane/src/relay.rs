@@ -21,7 +21,8 @@ use std::{
 
 use crate::{
     check::quota::quota,
-    config::{Config, MacMode, PortName},
+    coalesce::Coalescer,
+    config::{Coalesce, Config, MacMode, PortName},
     control::links::{LinkThread, LinkWatch},
     error::{Error, Result},
     interface::Interface,
@@ -208,15 +209,16 @@ impl Inner {
                 how,
             };
             for halves in halves {
-                let Halves { from, to, .. } = halves;
-                let stages = self.stages(from, to);
-                let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
+                let Halves {
+                    from, to, queue, ..
+                } = halves;
+                let lane = self.lane(halves);
                 let id = self.lanes.len();
                 self.lanes.push(LaneInfo {
-                    name: self.lane_name(from, to, halves.queue),
+                    name: self.lane_name(from, to, queue),
                     rx: from,
                     tx: to,
-                    queue: halves.queue,
+                    queue,
                     worker: id % self.workers.len(),
                     counters: Arc::clone(lane.counters()),
                 });
@@ -263,7 +265,7 @@ impl Inner {
                         (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
                     });
                     if let Some((_, lane)) = lane {
-                        lane.renew(new.rx, self.stages(new.from, new.to), new.tx, new.pool);
+                        lane.renew(self.lane(new));
                     }
                 }
                 let [a, b] = ports.map(|id| &self.ports[id].name);
@@ -279,6 +281,18 @@ impl Inner {
 
     fn worker(&self, lane: LaneId) -> &Worker {
         &self.workers[self.lanes[lane].worker]
+    }
+
+    /// A lane of these halves.
+    fn lane(&self, halves: Halves) -> Lane {
+        let stages = self.stages(halves.from, halves.to);
+        let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
+        let (from, to) = (&self.ports[halves.from], &self.ports[halves.to]);
+        let emulated = self.config.link(&from.name, &to.name).is_some();
+        if self.config.coalesce == Coalesce::Off || emulated {
+            return lane;
+        }
+        lane.with_coalescer(Coalescer::new(Arc::clone(&to.link)))
     }
 
     fn stages(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {

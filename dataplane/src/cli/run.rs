@@ -47,6 +47,10 @@ pub struct RunArgs {
     /// With xdp, take the place of an XDP program that is on an interface already
     #[arg(long)]
     pub replace_xdp: bool,
+    /// Frames of a flow that arrive together leave as one super-frame, which the receiver's stack cuts again: auto (where it
+    /// can), on, off (every frame leaves as it came: for readers by AF_PACKET behind the ports)
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub coalesce: String,
     /// MAC addresses: keep them, swap source and destination, or update them as l2fwd does
     #[arg(long, value_name = "MODE", default_value = "keep")]
     pub mac: String,
@@ -110,6 +114,7 @@ impl RunArgs {
                 copying: parse(&self.xdp_copy, &mut mistakes),
                 replace: self.replace_xdp,
             },
+            coalesce: parse(&self.coalesce, &mut mistakes),
             mac: parse(&self.mac, &mut mistakes),
             dst_mac: keep(
                 self.dst_mac.iter().map(|text| config::parse_dst_mac(text)),

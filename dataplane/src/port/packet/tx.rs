@@ -160,7 +160,10 @@ impl PacketTx {
                 .take_while(|frame| !is_plain(pool, frame, max_frame));
             let (sent, error) = self.plain.send(
                 &mut self.batch,
-                frames.map(|frame| with_header_len(pool.meta(frame).offload, pool.bytes(frame))),
+                frames.map(|frame| {
+                    let offload = with_header_len(pool.meta(frame).offload, pool.bytes(frame));
+                    (offload, pool.parts(frame))
+                }),
             );
             if sent == 0 && error.is_none() {
                 return;
@@ -271,11 +274,11 @@ impl Patience {
 
 /// Says where a super-frame's payload begins. The kernel puts what is before it into one piece, and the payload into pages
 /// of its own; in one piece it would need a run of 16 free pages for each.
-fn with_header_len(mut offload: Offload, frame: &[u8]) -> (Offload, &[u8]) {
+fn with_header_len(mut offload: Offload, frame: &[u8]) -> Offload {
     if let Some(gso) = offload.gso() {
         offload.hdr_len = segment::header_len(frame, gso).min(frame.len()) as u16;
     }
-    (offload, frame)
+    offload
 }
 
 fn is_plain(pool: &FramePool, frame: &Frame, max_frame: usize) -> bool {

@@ -84,7 +84,7 @@ pub struct Opened {
 /// Large buffers of a lane, for frames longer than a chunk.
 const LARGE: usize = 64;
 /// Chunks for what is in neither the kernel's hands nor the free list, and for the segments of super-frames.
-const SPARE: usize = 4 * Burst::MAX;
+const SPARE: usize = 4 * Burst::MIN;
 /// A queue can't be bound again until the kernel has torn down the socket that was there (measured: 21 ms).
 const REBIND: Duration = Duration::from_millis(500);
 
@@ -439,7 +439,7 @@ mod tests {
                 pool: &mut pool,
                 tally: &mut tally,
                 now_ns: 0,
-                room: Burst::MAX,
+                room: Burst::MIN,
             };
             // UDP with a partial checksum: even completing it moves nothing.
             let mut frame = [2; 60];
