@@ -26,14 +26,47 @@ use crate::{
     wire::ethernet,
 };
 
+/// What is merged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    /// UDP, over IPv4 and IPv6.
+    pub udp: bool,
+    /// TCP over IPv4.
+    pub tcp4: bool,
+    /// TCP over IPv6.
+    pub tcp6: bool,
+}
+
+impl Kinds {
+    /// All there are.
+    pub const ALL: Self = Self {
+        udp: true,
+        tcp4: true,
+        tcp6: true,
+    };
+
+    #[inline]
+    fn has(self, segment: &Segment) -> bool {
+        match (segment.tcp, segment.is_v6()) {
+            (false, _) => self.udp,
+            (true, false) => self.tcp4,
+            (true, true) => self.tcp6,
+        }
+    }
+}
+
 /// Merges the frames of a burst.
 pub struct Coalescer {
+    kinds: Kinds,
     table: Table,
     groups: Vec<Group>,
     /// What leaves, in order.
     out: Vec<Frame>,
     /// Counts frames behind which no earlier group may grow.
     barrier: u32,
+    /// Bursts to let pass as they are, because merging did not pay; and how many it was last time.
+    pause: u32,
+    paused: u32,
     /// The port that frames leave by: what it can't send alone is not merged either.
     link: Arc<Link>,
 }
@@ -56,17 +89,25 @@ struct Group {
 
 /// Most datagrams of a super-frame: receivers size their buffers by what the kernel's GRO makes (`UDP_GRO_CNT_MAX`).
 pub const MAX_DATAGRAMS: u32 = 64;
+/// Bursts of at least so many frames tell whether merging pays; shorter ones are merged always. It pays from one and a half frames
+/// for each that leaves: so much more does the kernel take for one by a plain AF_PACKET socket than by AF_XDP (docs/performance.md).
+const JUDGED: usize = 32;
+/// Most bursts between two trials. At the deepest, under the fastest flood, that is a tenth of a second.
+const LONGEST_PAUSE: u32 = 32;
 /// Most bytes of an IP packet, and most of an IPv6 payload.
 const MAX_PACKET: usize = 0xffff;
 
 impl Coalescer {
     /// For frames that leave by the port with this link.
-    pub fn new(link: Arc<Link>) -> Self {
+    pub fn new(kinds: Kinds, link: Arc<Link>) -> Self {
         Self {
+            kinds,
             table: Table::new(),
             groups: Vec::new(),
             out: Vec::new(),
             barrier: 0,
+            pause: 0,
+            paused: 0,
             link,
         }
     }
@@ -85,7 +126,12 @@ impl Coalescer {
 
     /// Merges what can be merged.
     pub fn merge(&mut self, burst: &mut Burst, turn: &mut Turn) {
-        if burst.len() < 2 {
+        let came = burst.len();
+        if came >= JUDGED && self.pause > 0 {
+            self.pause -= 1;
+            return;
+        }
+        if came < 2 {
             return;
         }
         let max_frame = self.link.mtu() + ethernet::HEADER_LEN;
@@ -97,6 +143,20 @@ impl Coalescer {
             group.close(&self.out, turn);
         }
         burst.swap(&mut self.out);
+        if came >= JUDGED {
+            self.judge(came, burst.len());
+        }
+    }
+
+    /// Where `came` frames became `left`: whether to go on merging, or to try again only after some bursts.
+    #[inline]
+    fn judge(&mut self, came: usize, left: usize) {
+        if 2 * came >= 3 * left {
+            self.paused = 0;
+        } else {
+            self.paused = (2 * self.paused).clamp(1, LONGEST_PAUSE);
+            self.pause = self.paused;
+        }
     }
 
     /// Has a frame join its group, or puts it behind all others.
@@ -115,6 +175,7 @@ impl Coalescer {
         let tags = |segment: &Segment| usize::from(segment.network) - ethernet::HEADER_LEN;
         let segment = segment.filter(|segment| {
             !offload.is_gso()
+                && self.kinds.has(segment)
                 && segment.may_be_left(offload)
                 && bytes.len() <= max_frame + tags(segment)
         });
@@ -187,8 +248,7 @@ impl Group {
         segment.payload <= first.payload
             && headers + self.payload + usize::from(segment.payload) <= MAX_PACKET
             && segment.id == first.id.map(|id| id.wrapping_add(self.frames as u16))
-            && (!first.tcp
-                || segment.sequence == first.sequence.wrapping_add(self.payload as u32))
+            && (!first.tcp || segment.sequence == first.sequence.wrapping_add(self.payload as u32))
     }
 
     /// Whether a frame has the same TCP options.

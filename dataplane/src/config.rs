@@ -48,8 +48,8 @@ pub struct Config {
     /// Lanes per direction, 1 to 64; frames are spread over them by flow. AF_XDP spreads as the interfaces do over their
     /// queues, and refuses more lanes than they have.
     pub queues: usize,
-    /// Slots of each ring, 16 to 32768.
-    pub ring: usize,
+    /// Slots of each ring, 16 to 32768. `None`: 1024, or 4096 for AF_XDP's where frames are merged.
+    pub ring: Option<usize>,
     /// Receive frames for every address.
     pub promiscuous: bool,
     /// Send through the interface's qdisc.
@@ -76,7 +76,7 @@ impl Default for Config {
             cores: Vec::new(),
             idle: IdlePolicy::default(),
             queues: 1,
-            ring: 1024,
+            ring: None,
             promiscuous: true,
             qdisc: false,
             hairpin_guard: false,
@@ -152,7 +152,7 @@ impl Config {
             )
         }));
         range(&mut mistakes, "--queues", self.queues, 1, 64);
-        range(&mut mistakes, "--ring", self.ring, 16, 32_768);
+        range(&mut mistakes, "--ring", self.slots(), 16, 32_768);
         let named = [Some(self.backend), self.rx, self.tx];
         if !cfg!(feature = "xdp") && named.contains(&Some(Backend::Xdp)) {
             mistakes.push(
@@ -164,10 +164,10 @@ impl Config {
                 .push("AF_XDP sends past the qdisc: leave out --qdisc, or add --tx packet".into());
         }
         const MAX_SLOTS: usize = 262_144;
-        if self.queues.saturating_mul(self.ring) > MAX_SLOTS {
+        if self.queues.saturating_mul(self.slots()) > MAX_SLOTS {
             mistakes.push(format!(
                 "--queues {} with --ring {}: more than {MAX_SLOTS} slots for a port's ring, lower one of them",
-                self.queues, self.ring
+                self.queues, self.slots()
             ));
         }
         let known = self.ports();
@@ -262,6 +262,17 @@ impl Config {
         } else {
             Err(mistakes)
         }
+    }
+
+    /// Slots of a ring of AF_PACKET's.
+    pub(crate) fn slots(&self) -> usize {
+        self.ring.unwrap_or(1024)
+    }
+
+    /// Slots of a ring of AF_XDP's. Where frames are merged: the deeper, the more frames of a flow are in it together, and it
+    /// costs nothing while nothing waits.
+    pub(crate) fn xdp_slots(&self, merges: bool) -> usize {
+        self.ring.unwrap_or(if merges { 4096 } else { 1024 })
     }
 
     /// How frames are received: what `rx` says, or `backend`.
@@ -432,7 +443,7 @@ mod tests {
             pairs: vec![[port("a"), port("b")], [port("b"), port("c")]],
             cores: vec![1, 1],
             queues: 0,
-            ring: 3,
+            ring: Some(3),
             dst_mac: vec![(port("z"), MacAddress::default())],
             links: vec![parse_link("a>c delay 1ms").unwrap()],
             ..Config::default()

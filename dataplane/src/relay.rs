@@ -22,8 +22,8 @@ use std::{
 
 use crate::{
     check::quota::quota,
-    coalesce::Coalescer,
-    config::{Coalesce, Config, MacMode, PortName},
+    coalesce::{Coalescer, Kinds},
+    config::{Config, MacMode, PortName},
     control::links::{LinkThread, LinkWatch},
     error::{Error, Result},
     interface::Interface,
@@ -303,12 +303,11 @@ impl Inner {
     fn lane(&self, halves: Halves) -> Lane {
         let stages = self.stages(halves.from, halves.to);
         let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
-        let (from, to) = (&self.ports[halves.from], &self.ports[halves.to]);
-        let emulated = self.config.link(&from.name, &to.name).is_some();
-        if self.config.coalesce == Coalesce::Off || emulated {
+        if halves.kinds == Kinds::default() {
             return lane;
         }
-        lane.with_coalescer(Coalescer::new(Arc::clone(&to.link)))
+        let link = Arc::clone(&self.ports[halves.to].link);
+        lane.with_coalescer(Coalescer::new(halves.kinds, link))
     }
 
     fn stages(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {

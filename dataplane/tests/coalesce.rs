@@ -43,7 +43,10 @@ fn datagram(payload: &[u8]) -> Packet {
 fn a_burst_of_one_flow_becomes_super_frames_of_64() {
     let burst: Vec<Packet> = (0..130u8).map(|n| datagram(&[n; 20])).collect();
     let outcome = check(&[burst.clone(), burst]);
-    let three = || Outcome { left: 3, super_frames: 3 };
+    let three = || Outcome {
+        left: 3,
+        super_frames: 3,
+    };
     assert_eq!(outcome, [three(), three()]);
 }
 
@@ -52,5 +55,11 @@ fn a_frame_with_a_wrong_checksum_stays_so_and_parts_those_around_it() {
     let mut burst: Vec<Packet> = (0..9u8).map(|n| datagram(&[n; 20])).collect();
     burst[4].0[60] ^= 1;
     let outcome = check(&[burst]);
-    assert_eq!(outcome, [Outcome { left: 3, super_frames: 2 }]);
+    assert_eq!(
+        outcome,
+        [Outcome {
+            left: 3,
+            super_frames: 2
+        }]
+    );
 }

@@ -8,42 +8,42 @@ use std::{collections::HashMap, sync::Arc};
 
 use l2relay::{
     burst::Burst,
-    coalesce::{Coalescer, MAX_DATAGRAMS},
+    coalesce::{Coalescer, Kinds, MAX_DATAGRAMS},
     lane::Turn,
     memory::{FramePool, Offload, PoolSize},
     port::Link,
     stats::Tally,
     wire::{
         checksum,
-        layers::{Kind, Layer, Layers},
+        layers::{Kind, Layers},
         segment::{GsoKind, Segmenter},
     },
 };
 
 /// A frame and its state.
-pub type Packet = (Vec<u8>, Offload);
+pub(crate) type Packet = (Vec<u8>, Offload);
 
 /// What came of a burst.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Frames that left, super-frames counted once.
-    pub left: usize,
+    pub(crate) left: usize,
     /// Super-frames among them.
-    pub super_frames: usize,
+    pub(crate) super_frames: usize,
 }
-
-/// Most bytes of a frame in these tests.
-pub const LONGEST: usize = 1900;
 
 /// Merges bursts in turn, by one coalescer, and checks what comes out of each.
 ///
 /// # Panics
 /// If anything does not hold.
-pub fn check(bursts: &[Vec<Packet>]) -> Vec<Outcome> {
+pub(crate) fn check(bursts: &[Vec<Packet>]) -> Vec<Outcome> {
     let most = bursts.iter().map(Vec::len).max().unwrap_or(0);
-    let size = PoolSize { small: most, large: 0 };
+    let size = PoolSize {
+        small: most,
+        large: 0,
+    };
     let mut pool = FramePool::ordinary(size).expect("memory");
-    let mut coalescer = Coalescer::new(Arc::new(Link::new(true, 1500)));
+    let mut coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
     let one = |burst: &Vec<Packet>| check_burst(burst, &mut coalescer, &mut pool);
     bursts.iter().map(one).collect()
 }
@@ -55,10 +55,18 @@ fn check_burst(packets: &[Packet], coalescer: &mut Coalescer, pool: &mut FramePo
         pool.meta_mut(&frame).offload = *offload;
         burst.push(frame);
     }
-    let mut turn = Turn { pool, tally: &mut tally, now_ns: 0, room: 0 };
+    let mut turn = Turn {
+        pool,
+        tally: &mut tally,
+        now_ns: 0,
+        room: 0,
+    };
     coalescer.merge(&mut burst, &mut turn);
 
-    let mut outcome = Outcome { left: burst.len(), super_frames: 0 };
+    let mut outcome = Outcome {
+        left: burst.len(),
+        super_frames: 0,
+    };
     let mut left: Vec<(Packet, bool)> = Vec::new();
     for frame in burst.drain() {
         let meta = *turn.pool.meta(&frame);
@@ -102,7 +110,10 @@ fn compare(came: &[Packet], left: &[(Packet, bool)]) {
     for ((bytes, offload), merged) in left {
         let flow = flow(bytes);
         let next = taken.entry(flow.clone()).or_default();
-        let at = places.get(&flow).and_then(|places| places.get(*next)).copied();
+        let at = places
+            .get(&flow)
+            .and_then(|places| places.get(*next))
+            .copied();
         let at = at.unwrap_or_else(|| panic!("a frame that did not come: {bytes:02x?}"));
         *next += 1;
         from.push(at);
@@ -126,7 +137,11 @@ fn compare(came: &[Packet], left: &[(Packet, bool)]) {
         let addresses = network(&came[at].0);
         for (other_place, &other) in from.iter().enumerate() {
             if network(&came[other].0) == addresses {
-                assert_eq!(place.cmp(&other_place), at.cmp(&other), "frames {at} and {other}");
+                assert_eq!(
+                    place.cmp(&other_place),
+                    at.cmp(&other),
+                    "frames {at} and {other}"
+                );
             }
         }
     }
@@ -160,7 +175,10 @@ fn flow(frame: &[u8]) -> Vec<u8> {
 /// Without what may change: the identification of IPv4 with DF, and the header checksum with it, which must be right.
 fn masked(frame: &[u8]) -> Vec<u8> {
     let mut bytes = frame.to_vec();
-    let Some(ip) = Layers::parse(frame).network().filter(|ip| ip.kind == Kind::Ipv4) else {
+    let Some(ip) = Layers::parse(frame)
+        .network()
+        .filter(|ip| ip.kind == Kind::Ipv4)
+    else {
         return bytes;
     };
     let at = ip.offset();
@@ -169,12 +187,11 @@ fn masked(frame: &[u8]) -> Vec<u8> {
         bytes[at + 4..at + 6].fill(0);
         bytes[at + 10..at + 12].fill(0);
     }
-    let _: Layer = ip;
     bytes
 }
 
 /// Makes bursts of any bytes, and checks them. Most are of a few flows that could merge, and some of them spoilt.
-pub fn fuzz(data: &[u8]) {
+pub(crate) fn fuzz(data: &[u8]) {
     let mut bytes = data.iter().copied();
     let mut bursts = vec![Vec::new()];
     while let Some(how) = bytes.next() {
@@ -192,7 +209,9 @@ pub fn fuzz(data: &[u8]) {
 fn packet(how: u8, bytes: &mut impl Iterator<Item = u8>) -> Packet {
     let mut next = || bytes.next().unwrap_or(0);
     let (flow, length, spoil) = (how & 3, next(), next());
-    let payload: Vec<u8> = (0..8 + usize::from(length & 0x3f) / 16 * 4).map(|_| next()).collect();
+    let payload: Vec<u8> = (0..8 + usize::from(length & 0x3f) / 16 * 4)
+        .map(|_| next())
+        .collect();
     let sequence = u32::from(length >> 6) * payload.len() as u32;
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     if how & 4 != 0 {
@@ -210,7 +229,22 @@ fn packet(how: u8, bytes: &mut impl Iterator<Item = u8>) -> Packet {
         frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
     } else {
         let df = if how & 32 != 0 { 0x40 } else { 0 };
-        frame.extend([8, 0, 0x45, 0, 0, (20 + len) as u8, 0, id & 7, df, 0, 64, protocol, 0, 0]);
+        frame.extend([
+            8,
+            0,
+            0x45,
+            0,
+            0,
+            (20 + len) as u8,
+            0,
+            id & 7,
+            df,
+            0,
+            64,
+            protocol,
+            0,
+            0,
+        ]);
         frame.extend([10, 0, 0, 1, 10, 0, 0, 2]);
         let check = !checksum::fold(checksum::sum(&frame[ip..ip + 20]));
         frame[ip + 10..ip + 12].copy_from_slice(&check.to_be_bytes());

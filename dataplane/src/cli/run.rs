@@ -66,9 +66,9 @@ pub struct RunArgs {
     /// Lanes per direction, with frames spread over them by flow: 1 to 64
     #[arg(long, value_name = "N", default_value = "1")]
     pub queues: String,
-    /// Slots of each ring: 16 to 32768
-    #[arg(long, value_name = "N", default_value = "1024")]
-    pub ring: String,
+    /// Slots of each ring: 16 to 32768 (default: 1024, or 4096 for AF_XDP where frames are merged)
+    #[arg(long, value_name = "N")]
+    pub ring: Option<String>,
     /// Leave the interfaces out of promiscuous mode
     #[arg(long)]
     pub no_promisc: bool,
@@ -148,7 +148,10 @@ impl RunArgs {
             .concat(),
             idle: parse(&self.idle, &mut mistakes),
             queues: number("--queues", &self.queues, 1, &mut mistakes),
-            ring: number("--ring", &self.ring, 1024, &mut mistakes),
+            ring: self
+                .ring
+                .as_ref()
+                .map(|text| number("--ring", text, 1024, &mut mistakes)),
             promiscuous: !self.no_promisc,
             qdisc: self.qdisc,
             hairpin_guard: self.hairpin_guard,

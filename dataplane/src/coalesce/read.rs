@@ -188,18 +188,17 @@ pub(super) fn read(frame: &[u8]) -> Seen {
     let mut tags = 0;
     // The two that the kernel steps over when it cuts super-frames (`eth_type_vlan`).
     while matches!(ethertype, 0x8100 | 0x88a8) {
-        let Some(tag) = frame.get(network..).and_then(|rest| rest.first_chunk::<4>()) else {
+        let Some(tag) = frame
+            .get(network..)
+            .and_then(|rest| rest.first_chunk::<4>())
+        else {
             return Seen::Other;
         };
         if tags == 2 {
             return Seen::Unclear;
         }
         flow.manner[2] = flow.manner[2] << 32 | u64::from(u32::from_be_bytes(*tag));
-        (ethertype, network, tags) = (
-            u16::from_be_bytes([tag[2], tag[3]]),
-            network + 4,
-            tags + 1,
-        );
+        (ethertype, network, tags) = (u16::from_be_bytes([tag[2], tag[3]]), network + 4, tags + 1);
     }
     match ethertype {
         IPV4 => ipv4(frame, network, flow),
@@ -228,7 +227,15 @@ fn ipv4(frame: &[u8], network: usize, mut flow: Flow) -> Seen {
     let df = fragment & 0x4000 != 0;
     let id = (!df).then_some(u16::from_be_bytes([ip[4], ip[5]]));
     let len = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-    transport(frame, network, network + 20, protocol, network + len, id, flow)
+    transport(
+        frame,
+        network,
+        network + 20,
+        protocol,
+        network + len,
+        id,
+        flow,
+    )
 }
 
 #[inline]
@@ -252,7 +259,15 @@ fn ipv6(frame: &[u8], network: usize, mut flow: Flow) -> Seen {
     let first = u32::from_be_bytes([ip[0], ip[1], ip[2], ip[3]]);
     flow.manner[3] = u64::from(first) << 8 | u64::from(ip[7]);
     let len = 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-    transport(frame, network, network + 40, protocol, network + len, None, flow)
+    transport(
+        frame,
+        network,
+        network + 40,
+        protocol,
+        network + len,
+        None,
+        flow,
+    )
 }
 
 /// The part that both versions have in common. `end` is where the packet ends by its own account.

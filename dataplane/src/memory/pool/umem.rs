@@ -99,7 +99,9 @@ impl FramePool {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let at = self.small.start + chunk as usize * self.small.stride + offset;
             // SAFETY: invariant EXCLUSIVE: the place is in this pool's share. A prefetch reads nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.small.region.mapping.as_ptr().add(at).cast()) };
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(self.small.region.mapping.as_ptr().add(at).cast())
+            };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (chunk, offset);
