@@ -90,6 +90,12 @@ pub struct LaneSnapshot {
     pub dropped: BTreeMap<String, u64>,
     /// Packets that arrived but were dropped by the kernel, because the relay did not take them in time. Not in `rx_packets`.
     pub kernel_drops: u64,
+    /// Packets that were merged into super-frames here.
+    #[serde(default)]
+    pub merged_packets: u64,
+    /// Super-frames that they were merged into.
+    #[serde(default)]
+    pub super_frames: u64,
     /// Since the snapshot before, or since counting began.
     pub rates: Rates,
 }
@@ -233,6 +239,8 @@ impl LaneSnapshot {
             created,
             held,
             kernel_drops,
+            merged_packets,
+            super_frames,
             ..
         } = tally;
         let rates = Rates::default();
@@ -248,6 +256,8 @@ impl LaneSnapshot {
             held,
             dropped,
             kernel_drops,
+            merged_packets,
+            super_frames,
             rates,
         }
     }
@@ -320,6 +330,15 @@ impl fmt::Display for Snapshot {
             }
             writeln!(f)?;
         }
+        for lane in self.lanes.iter().filter(|lane| lane.super_frames > 0) {
+            let (packets, frames) = (lane.merged_packets, lane.super_frames);
+            let mean = packets as f64 / frames as f64;
+            let name = &lane.name;
+            writeln!(
+                f,
+                "{name}: {packets} merged into {frames} super-frames, {mean:.1} each"
+            )?;
+        }
         Ok(())
     }
 }
@@ -385,6 +404,18 @@ mod tests {
         for part in ["a>b", "oversize 2", "down", "100000"] {
             assert!(table.contains(part), "{part} missing in\n{table}");
         }
+    }
+
+    #[test]
+    fn the_table_tells_what_was_merged() {
+        let mut snapshot = snapshot(10, 1000);
+        assert!(!snapshot.to_string().contains("merged"));
+        (
+            snapshot.lanes[0].merged_packets,
+            snapshot.lanes[0].super_frames,
+        ) = (900, 20);
+        let line = "a>b: 900 merged into 20 super-frames, 45.0 each";
+        assert!(snapshot.to_string().contains(line), "{snapshot}");
     }
 
     #[test]
