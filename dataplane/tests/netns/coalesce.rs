@@ -55,7 +55,7 @@ fn traffic(count: usize, seed: u32, vlan: bool) -> Traffic {
                     tci: 5,
                 }];
                 let frames = frames.into_iter().map(|frame| {
-                    if kind == 2 {
+                    if kind == 2 && vlan {
                         tagged(&frame, &tag)
                     } else {
                         frame
