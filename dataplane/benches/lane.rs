@@ -40,7 +40,7 @@ struct Sink;
 
 impl TxQueue for Sink {
     fn room(&mut self) -> usize {
-        Burst::MAX
+        Burst::MIN
     }
 
     fn tx_burst(&mut self, burst: &mut Burst, turn: &mut Turn) {
@@ -79,7 +79,7 @@ fn main() {
         "{:>5} {:>14} {:>14}   ns per frame, MAC addresses swapped",
         "burst", "lane", "static calls"
     );
-    for burst in [1, 8, 32, Burst::MAX] {
+    for burst in [1, 8, 32, Burst::MIN] {
         let stages: Vec<Box<dyn Stage>> = vec![Box::new(Rewrite::Swap)];
         let mut lane = Lane::new(Box::new(Source { burst }), stages, Box::new(Sink), pool());
         let dynamic = measure(burst, |now_ns| {
@@ -94,9 +94,9 @@ fn main() {
                 pool: &mut pool,
                 tally: &mut tally,
                 now_ns,
-                room: Burst::MAX,
+                room: Burst::MIN,
             };
-            rx.rx_burst(&mut frames, Burst::MAX, &mut turn);
+            rx.rx_burst(&mut frames, Burst::MIN, &mut turn);
             stage.process(&mut frames, &mut turn);
             tx.tx_burst(&mut frames, &mut turn);
             counters.publish(black_box(&tally));

@@ -4,11 +4,13 @@
 //! checks it against the machine.
 
 mod backend;
+mod coalesce;
 mod parse;
 
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 
 pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
+pub use coalesce::Coalesce;
 pub(crate) use parse::{parse_cores, parse_dst_mac, parse_ends, parse_link, parse_pair};
 
 use crate::{
@@ -33,6 +35,8 @@ pub struct Config {
     pub tx: Option<Backend>,
     /// How AF_XDP is opened.
     pub xdp: XdpSettings,
+    /// Whether frames of a flow that arrive together leave as one.
+    pub coalesce: Coalesce,
     /// What is done to MAC addresses.
     pub mac: MacMode,
     /// For [`MacMode::Update`]: the destination of frames sent by a port, instead of l2fwd's.
@@ -44,8 +48,8 @@ pub struct Config {
     /// Lanes per direction, 1 to 64; frames are spread over them by flow. AF_XDP spreads as the interfaces do over their
     /// queues, and refuses more lanes than they have.
     pub queues: usize,
-    /// Slots of each ring, 16 to 32768.
-    pub ring: usize,
+    /// Slots of each ring, 16 to 32768. `None`: 1024, or 4096 for AF_XDP's where frames are merged.
+    pub ring: Option<usize>,
     /// Receive frames for every address.
     pub promiscuous: bool,
     /// Send through the interface's qdisc.
@@ -72,12 +76,13 @@ impl Default for Config {
             rx: None,
             tx: None,
             xdp: XdpSettings::default(),
+            coalesce: Coalesce::default(),
             mac: MacMode::default(),
             dst_mac: Vec::new(),
             cores: Vec::new(),
             idle: IdlePolicy::default(),
             queues: 1,
-            ring: 1024,
+            ring: None,
             promiscuous: true,
             qdisc: false,
             hairpin_guard: false,
@@ -173,7 +178,7 @@ impl Config {
             )
         }));
         range(&mut mistakes, "--queues", self.queues, 1, 64);
-        range(&mut mistakes, "--ring", self.ring, 16, 32_768);
+        range(&mut mistakes, "--ring", self.slots(), 16, 32_768);
         let named = [Some(self.backend), self.rx, self.tx];
         if !cfg!(feature = "xdp") && named.contains(&Some(Backend::Xdp)) {
             mistakes.push(
@@ -185,10 +190,10 @@ impl Config {
                 .push("AF_XDP sends past the qdisc: leave out --qdisc, or add --tx packet".into());
         }
         const MAX_SLOTS: usize = 262_144;
-        if self.queues.saturating_mul(self.ring) > MAX_SLOTS {
+        if self.queues.saturating_mul(self.slots()) > MAX_SLOTS {
             mistakes.push(format!(
                 "--queues {} with --ring {}: more than {MAX_SLOTS} slots for a port's ring, lower one of them",
-                self.queues, self.ring
+                self.queues, self.slots()
             ));
         }
         let known = self.ports();
@@ -293,6 +298,17 @@ impl Config {
         } else {
             Err(mistakes)
         }
+    }
+
+    /// Slots of a ring of AF_PACKET's.
+    pub(crate) fn slots(&self) -> usize {
+        self.ring.unwrap_or(1024)
+    }
+
+    /// Slots of a ring of AF_XDP's. Where frames are merged: the deeper, the more frames of a flow are in it together, and it
+    /// costs nothing while nothing waits.
+    pub(crate) fn xdp_slots(&self, merges: bool) -> usize {
+        self.ring.unwrap_or(if merges { 4096 } else { 1024 })
     }
 
     /// What is done to frames, in words.
@@ -509,7 +525,7 @@ mod tests {
             pairs: vec![[port("a"), port("b")], [port("b"), port("c")]],
             cores: vec![1, 1],
             queues: 0,
-            ring: 3,
+            ring: Some(3),
             dst_mac: vec![(port("z"), MacAddress::default())],
             links: vec![parse_link("a>c delay 1ms").unwrap()],
             ..Config::default()

@@ -28,7 +28,9 @@ impl Cutter {
     ) {
         let meta = *turn.pool.meta(&frame);
         self.scratch.clear();
-        self.scratch.extend_from_slice(turn.pool.bytes(&frame));
+        turn.pool
+            .parts(&frame)
+            .for_each(|part| self.scratch.extend_from_slice(part));
         let segments = meta
             .offload
             .gso()

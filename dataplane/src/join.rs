@@ -3,9 +3,13 @@
 //! Called by the relay when it starts, and again when an interface was created anew. Receiving and sending may be by
 //! different back ends; then each opens its halves, and the lane's frames lie where AF_XDP needs them.
 
+mod merging;
+
 use std::{collections::VecDeque, sync::Arc};
 
+use self::merging::Merging;
 use crate::{
+    coalesce::Kinds,
     config::{Backend, Config, PortName},
     error::{Error, Result},
     interface::Interface,
@@ -35,6 +39,8 @@ pub(crate) struct Halves {
     pub(crate) rx: Box<dyn RxQueue>,
     pub(crate) tx: Box<dyn TxQueue>,
     pub(crate) pool: FramePool,
+    /// What is merged of what passes.
+    pub(crate) kinds: Kinds,
 }
 
 /// A pair, open.
@@ -189,11 +195,28 @@ fn is_native(_: &End) -> bool {
 }
 
 fn open(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
+    let merging: Vec<Merging> = directions(ends)
+        .into_iter()
+        .map(|(from, to)| Merging::choose(&ends[from], &ends[to], config, choice))
+        .collect();
     let mut joined = if choice.rx == Backend::Xdp || choice.tx == Backend::Xdp {
-        open_xdp(ends, config, choice)?
+        let merges = merging
+            .iter()
+            .any(|merging| merging.kinds != Kinds::default());
+        open_xdp(ends, config, choice, merges)?
     } else {
         open_packet(ends, config)?
     };
+    for halves in &mut joined.halves {
+        let way =
+            |&(from, to): &(usize, usize)| (ends[from].id, ends[to].id) == (halves.from, halves.to);
+        if let Some(at) = directions(ends).iter().position(way) {
+            halves.kinds = merging[at].kinds;
+        }
+    }
+    let mut said: Vec<String> = merging.iter().map(Merging::describe).collect();
+    said.dedup();
+    joined.how = format!("{}; {}", joined.how, said.join("; back: "));
     if let Some(why) = &choice.why {
         joined.how = format!("{} (auto: {why})", joined.how);
     }
@@ -225,6 +248,7 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
                 rx,
                 tx,
                 pool,
+                kinds: Kinds::default(),
             });
         }
     }
@@ -237,7 +261,7 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
 
 fn settings(config: &Config, queues: usize) -> packet::Settings {
     packet::Settings {
-        ring: config.ring,
+        ring: config.slots(),
         promiscuous: config.promiscuous,
         qdisc: config.qdisc,
         queues,
@@ -257,15 +281,15 @@ fn packet_tx(end: &End, config: &Config, queues: usize) -> Result<VecDeque<Box<d
 }
 
 #[cfg(not(feature = "xdp"))]
-fn open_xdp(_: &[End], _: &Config, _: &Choice) -> Result<Joined> {
+fn open_xdp(_: &[End], _: &Config, _: &Choice, _: bool) -> Result<Joined> {
     let mistake = "this l2relay was built without AF_XDP (cargo feature xdp): use packet";
     Err(Error::Config(vec![mistake.into()]))
 }
 
-/// As [`open_packet`], with AF_XDP on one side or both.
+/// As [`open_packet`], with AF_XDP on one side or both. `merges`: frames of a flow that are in a ring together leave as one.
 #[cfg(feature = "xdp")]
-fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
-    use crate::port::xdp;
+fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Result<Joined> {
+    use crate::port::{dual::DualTx, xdp};
 
     let (mut plans, mut named) = (Vec::new(), Vec::new());
     let (mut packet_halves_rx, mut packet_halves_tx) = (VecDeque::new(), VecDeque::new());
@@ -289,6 +313,7 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
         if choice.rx != Backend::Xdp {
             packet_halves_rx.extend(packet_rx(&ends[from], config, config.queues)?);
         }
+        let both = merges && sends_both_ways(&ends[to], config, choice);
         if choice.tx != Backend::Xdp {
             packet_halves_tx.extend(packet_tx(&ends[to], config, config.queues)?);
         }
@@ -298,16 +323,17 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
                 .step_by(config.queues)
                 .filter(|_| choice.rx == Backend::Xdp)
                 .map(|queue| queue as u32);
-            let send = (choice.tx == Backend::Xdp).then_some(queue as u32);
+            let send = (both || choice.tx == Backend::Xdp).then_some(queue as u32);
             plans.push(xdp::Plan {
                 rx: (from, receive.collect()),
                 tx: (to, send),
+                shared: both,
             });
             named.push((ends[from].id, ends[to].id, queue));
         }
     }
     let settings = xdp::Settings {
-        ring: config.ring,
+        ring: config.xdp_slots(merges),
         xdp: config.xdp,
         promiscuous: config.promiscuous,
         huge_pages: config.huge_pages,
@@ -331,9 +357,16 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
             Some(rx) => Some(Box::new(rx) as Box<dyn RxQueue>),
             None => packet_halves_rx.pop_front(),
         };
-        let tx = match opened.tx {
-            Some(tx) => Some(Box::new(tx) as Box<dyn TxQueue>),
-            None => packet_halves_tx.pop_front(),
+        let other = match choice.tx {
+            Backend::Xdp => None,
+            _ => packet_halves_tx.pop_front(),
+        };
+        let tx = match (opened.tx, other) {
+            (Some(xdp), Some(packet)) => {
+                Some(Box::new(DualTx::new(Box::new(xdp), packet)) as Box<dyn TxQueue>)
+            }
+            (Some(xdp), None) => Some(Box::new(xdp) as Box<dyn TxQueue>),
+            (None, packet) => packet,
         };
         // Each plan without a half of AF_XDP's has one of AF_PACKET's in the same place.
         let (Some(rx), Some(tx)) = (rx, tx) else {
@@ -346,6 +379,7 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
             rx,
             tx,
             pool: opened.pool,
+            kinds: Kinds::default(),
         });
     }
     let modes = ends
@@ -365,6 +399,16 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
         how: format!("{carried} [{modes}]"),
         pages: all,
     })
+}
+
+/// Whether frames that could not be merged leave by AF_XDP, which costs less for each, and only super-frames by AF_PACKET.
+#[cfg(feature = "xdp")]
+fn sends_both_ways(to: &End, config: &Config, choice: &Choice) -> bool {
+    let bypasses = !config.qdisc && !packet::one_path(to.interface);
+    choice.rx == Backend::Xdp
+        && choice.tx == Backend::Packet
+        && bypasses
+        && queues(to, false) >= config.queues
 }
 
 /// How many queues an interface has in use.

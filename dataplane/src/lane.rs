@@ -7,6 +7,7 @@ use std::{os::fd::BorrowedFd, sync::Arc};
 
 use crate::{
     burst::Burst,
+    coalesce::Coalescer,
     memory::{Frame, FramePool},
     port::{Nowhere, RxQueue, TxQueue},
     stage::Stage,
@@ -17,9 +18,12 @@ use crate::{
 pub struct Lane {
     rx: Box<dyn RxQueue>,
     stages: Vec<Box<dyn Stage>>,
+    coalescer: Option<Coalescer>,
     tx: Box<dyn TxQueue>,
     pool: FramePool,
     burst: Burst,
+    /// Most frames that the next turn takes in.
+    depth: usize,
     tally: Tally,
     counters: Arc<Counters>,
 }
@@ -56,12 +60,20 @@ impl Lane {
         Self {
             rx,
             stages,
+            coalescer: None,
             tx,
             pool,
             burst,
+            depth: Burst::MIN,
             tally,
             counters: Arc::default(),
         }
+    }
+
+    /// The same lane, in which frames of a flow that arrive together leave as one.
+    pub fn with_coalescer(mut self, coalescer: Coalescer) -> Self {
+        self.coalescer = Some(coalescer);
+        self
     }
 
     /// **The hot loop**: one burst in, through, out. Returns how many frames moved.
@@ -79,9 +91,9 @@ impl Lane {
 
         // A stage that holds frames is a queue of its own: it is fed always, and decides itself what it drops.
         let limit = if self.stages.iter().any(|stage| stage.is_queue()) {
-            Burst::MAX
+            self.depth
         } else {
-            room.min(Burst::MAX)
+            room.min(self.depth)
         };
         self.rx.rx_burst(&mut self.burst, limit, &mut turn);
         let received = self.burst.len();
@@ -91,6 +103,10 @@ impl Lane {
         }
 
         let offered = self.burst.len();
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.merge(&mut self.burst, &mut turn);
+            self.depth = coalescer.depth(self.depth, received);
+        }
         self.tx.tx_burst(&mut self.burst, &mut turn);
         for frame in self.burst.drain() {
             turn.discard(frame, Reason::TxFull);
@@ -184,15 +200,14 @@ impl Lane {
         self.pool = FramePool::none();
     }
 
-    /// Exchanges everything but the counts. Only for a lane that is finished.
-    pub fn renew(
-        &mut self,
-        rx: Box<dyn RxQueue>,
-        stages: Vec<Box<dyn Stage>>,
-        tx: Box<dyn TxQueue>,
-        pool: FramePool,
-    ) {
-        (self.rx, self.stages, self.tx, self.pool) = (rx, stages, tx, pool);
+    /// Exchanges everything but the counts for what a new lane has. Only for a lane that is finished.
+    pub fn renew(&mut self, new: Self) {
+        let (tally, counters) = (self.tally, Arc::clone(&self.counters));
+        *self = Self {
+            tally,
+            counters,
+            ..new
+        };
     }
 
     /// Exchanges the stages that hold no frames. Those that do stay behind them.

@@ -34,6 +34,7 @@
 //! | [`worker`] | pinned threads that turn lanes |
 //! | [`port`] | where frames come from and go: the contract of a back end, AF_PACKET, AF_XDP, memory |
 //! | [`stage`] | what happens to frames between: MAC addresses, filters, link emulation |
+//! | [`coalesce`] | merging frames of a flow into super-frames |
 //! | [`memory`] | frames, pools, huge pages |
 //! | [`burst`] | a handful of frames |
 //! | [`stats`] | counters, and why a packet was discarded |
@@ -52,6 +53,7 @@
 pub mod activity;
 pub mod burst;
 pub mod check;
+pub mod coalesce;
 pub mod config;
 pub mod control;
 mod cut;

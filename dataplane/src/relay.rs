@@ -25,6 +25,7 @@ use std::{
 use crate::{
     activity::Activity,
     check::quota::quota,
+    coalesce::{Coalescer, Kinds},
     config::{Config, MacMode, PortName},
     control::links::LinkThread,
     error::{Error, Result},
@@ -285,8 +286,7 @@ impl Inner {
             let Halves {
                 from, to, queue, ..
             } = halves;
-            let stages = self.stages(from, to);
-            let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
+            let lane = self.lane(halves);
             let info = LaneInfo {
                 rx: from,
                 tx: to,
@@ -357,7 +357,7 @@ impl Inner {
                         (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
                     });
                     if let Some((_, lane)) = lane {
-                        lane.renew(new.rx, self.stages(new.from, new.to), new.tx, new.pool);
+                        lane.renew(self.lane(new));
                     }
                 }
                 tracing::info!("{names} is open again: {how}");
@@ -381,6 +381,17 @@ impl Inner {
 
     fn worker(&self, lane: LaneId) -> &Worker {
         &self.workers[self.lanes[lane].worker]
+    }
+
+    /// A lane of these halves.
+    fn lane(&self, halves: Halves) -> Lane {
+        let stages = self.stages(halves.from, halves.to);
+        let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
+        if halves.kinds == Kinds::default() {
+            return lane;
+        }
+        let link = Arc::clone(&self.ports[halves.to].link);
+        lane.with_coalescer(Coalescer::new(halves.kinds, link))
     }
 
     /// What happens to frames of a lane.

@@ -125,6 +125,12 @@ pub struct LaneSnapshot {
     /// Frames that the ring or socket it sends by would take now.
     #[serde(default)]
     pub tx_room: u64,
+    /// Packets that were merged into super-frames here.
+    #[serde(default)]
+    pub merged_packets: u64,
+    /// Super-frames that they were merged into.
+    #[serde(default)]
+    pub super_frames: u64,
     /// Since the snapshot before, or since counting began.
     pub rates: Rates,
 }
@@ -296,6 +302,8 @@ impl LaneSnapshot {
             created,
             held,
             kernel_drops,
+            merged_packets,
+            super_frames,
             ..
         } = tally;
         let rates = Rates::default();
@@ -314,6 +322,8 @@ impl LaneSnapshot {
             pool_used: levels.pool_used,
             pool_size: levels.pool_size,
             tx_room: levels.tx_room,
+            merged_packets,
+            super_frames,
             rates,
         }
     }
@@ -385,6 +395,15 @@ impl fmt::Display for Snapshot {
                 write!(f, " {reason} {count}")?;
             }
             writeln!(f)?;
+        }
+        for lane in self.lanes.iter().filter(|lane| lane.super_frames > 0) {
+            let (packets, frames) = (lane.merged_packets, lane.super_frames);
+            let mean = packets as f64 / frames as f64;
+            let name = &lane.name;
+            writeln!(
+                f,
+                "{name}: {packets} merged into {frames} super-frames, {mean:.1} each"
+            )?;
         }
         if self.workers.is_empty() {
             return Ok(());
@@ -491,6 +510,18 @@ mod tests {
         for part in ["a>b", "oversize 2", "down", "100000", "core 3", "75.0 %"] {
             assert!(table.contains(part), "{part} missing in\n{table}");
         }
+    }
+
+    #[test]
+    fn the_table_tells_what_was_merged() {
+        let mut snapshot = snapshot(10, 1000);
+        assert!(!snapshot.to_string().contains("merged"));
+        (
+            snapshot.lanes[0].merged_packets,
+            snapshot.lanes[0].super_frames,
+        ) = (900, 20);
+        let line = "a>b: 900 merged into 20 super-frames, 45.0 each";
+        assert!(snapshot.to_string().contains(line), "{snapshot}");
     }
 
     #[test]

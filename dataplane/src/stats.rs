@@ -94,12 +94,16 @@ pub struct Tally {
     pub held: u64,
     /// Packets the kernel dropped before the lane saw them, because nothing took them in time. Not part of `rx_packets`.
     pub kernel_drops: u64,
+    /// Packets that were merged into super-frames here.
+    pub merged_packets: u64,
+    /// Super-frames that they were merged into.
+    pub super_frames: u64,
     /// Packets discarded, in the order of [`Reason::ALL`].
     pub dropped: [u64; Reason::COUNT],
 }
 
 impl Tally {
-    const WORDS: usize = 7 + Reason::COUNT;
+    const WORDS: usize = 9 + Reason::COUNT;
 
     /// Counts packets received.
     #[inline]
@@ -163,7 +167,7 @@ impl Tally {
 
     fn to_words(self) -> [u64; Self::WORDS] {
         let mut words = [0; Self::WORDS];
-        words[..7].copy_from_slice(&[
+        words[..9].copy_from_slice(&[
             self.rx_packets,
             self.rx_bytes,
             self.tx_packets,
@@ -171,8 +175,10 @@ impl Tally {
             self.created,
             self.held,
             self.kernel_drops,
+            self.merged_packets,
+            self.super_frames,
         ]);
-        words[7..].copy_from_slice(&self.dropped);
+        words[9..].copy_from_slice(&self.dropped);
         words
     }
 
@@ -185,6 +191,8 @@ impl Tally {
             created,
             held,
             kernel_drops,
+            merged_packets,
+            super_frames,
             dropped @ ..,
         ] = words;
         Self {
@@ -195,6 +203,8 @@ impl Tally {
             created,
             held,
             kernel_drops,
+            merged_packets,
+            super_frames,
             dropped,
         }
     }

@@ -510,6 +510,7 @@ mod xdp {
                 },
             ),
             tx: (1, (via.tx != Kind::Packet).then_some(0)),
+            shared: false,
         };
         let settings = xdp::Settings {
             ring: RING,

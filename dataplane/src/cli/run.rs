@@ -53,6 +53,10 @@ pub struct RunArgs {
     /// With xdp, take the place of an XDP program that is on an interface already
     #[arg(long)]
     pub replace_xdp: bool,
+    /// Frames of a flow that arrive together leave as one super-frame, which the receiver's stack cuts again: auto (where it
+    /// can), on, off (every frame leaves as it came: for readers by AF_PACKET behind the ports)
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub coalesce: String,
     /// MAC addresses: keep them, swap source and destination, or update them as l2fwd does
     #[arg(long, value_name = "MODE", default_value = "keep")]
     pub mac: String,
@@ -68,9 +72,9 @@ pub struct RunArgs {
     /// Lanes per direction, with frames spread over them by flow: 1 to 64
     #[arg(long, value_name = "N", default_value = "1")]
     pub queues: String,
-    /// Slots of each ring: 16 to 32768
-    #[arg(long, value_name = "N", default_value = "1024")]
-    pub ring: String,
+    /// Slots of each ring: 16 to 32768 (default: 1024, or 4096 for AF_XDP where frames are merged)
+    #[arg(long, value_name = "N")]
+    pub ring: Option<String>,
     /// Leave the interfaces out of promiscuous mode
     #[arg(long)]
     pub no_promisc: bool,
@@ -156,6 +160,7 @@ impl RunArgs {
                 copying: parse(&self.xdp_copy, &mut mistakes),
                 replace: self.replace_xdp,
             },
+            coalesce: parse(&self.coalesce, &mut mistakes),
             mac: parse(&self.mac, &mut mistakes),
             dst_mac: keep(
                 self.dst_mac.iter().map(|text| config::parse_dst_mac(text)),
@@ -168,7 +173,10 @@ impl RunArgs {
             .concat(),
             idle: parse(&self.idle, &mut mistakes),
             queues: number("--queues", &self.queues, 1, &mut mistakes),
-            ring: number("--ring", &self.ring, 1024, &mut mistakes),
+            ring: self
+                .ring
+                .as_ref()
+                .map(|text| number("--ring", text, 1024, &mut mistakes)),
             promiscuous: !self.no_promisc,
             qdisc: self.qdisc,
             hairpin_guard: self.hairpin_guard,

@@ -22,8 +22,13 @@ pub struct Frame {
 pub struct Meta {
     /// Where the frame starts in its buffer, in bytes.
     pub(super) offset: u32,
-    /// Length of the frame in bytes, without FCS.
+    /// Length of the frame in bytes, without FCS; of a chain, of what is in this buffer.
     pub(super) len: u32,
+    /// Of a chain: the buffer that goes on, as one more than its index. 0 at the end.
+    pub(super) next: u32,
+    /// Of a chain's first buffer: the last one's index, and the bytes in all but the first.
+    pub(super) last: u32,
+    pub(super) rest: u32,
     /// Packets that this frame stands for: 1, or the segments of a super-frame.
     pub segments: u32,
     /// What is left to do for the checksum and the segmentation.
@@ -88,6 +93,22 @@ impl Offload {
             csum_start: self.csum_start,
             csum_offset: self.csum_offset,
         })
+    }
+
+    /// Of a super-frame whose checksum is partial, with so many bytes of headers.
+    pub(crate) fn of_super_frame(gso: Gso, header_len: u16) -> Self {
+        Self {
+            flags: Self::NEEDS_CSUM,
+            gso_type: match gso.kind {
+                GsoKind::Tcp4 => Self::GSO_TCPV4,
+                GsoKind::Tcp6 => Self::GSO_TCPV6,
+                GsoKind::Udp => Self::GSO_UDP_L4,
+            },
+            hdr_len: header_len,
+            gso_size: gso.size,
+            csum_start: gso.csum_start,
+            csum_offset: gso.csum_offset,
+        }
     }
 
     /// Reads the header as the kernel writes it: native byte order.

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod chain;
 #[cfg(feature = "xdp")]
 mod umem;
 
@@ -206,18 +207,30 @@ impl FramePool {
         Some(frame)
     }
 
-    /// Gives a buffer back.
+    /// Gives a buffer back, or all of a chain.
     #[inline]
     pub fn free(&mut self, frame: Frame) {
         debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
-        if (frame.index as usize) < self.small.count {
-            self.small.free.push(frame.index);
-        } else {
-            self.large.free.push(frame.index);
+        let mut next = self.meta[frame.index as usize].next;
+        self.release(frame.index);
+        while next != 0 {
+            let index = next - 1;
+            next = self.meta[index as usize].next;
+            self.release(index);
         }
     }
 
-    /// The bytes of a frame.
+    /// Puts one buffer on its free list.
+    #[inline]
+    fn release(&mut self, index: u32) {
+        if (index as usize) < self.small.count {
+            self.small.free.push(index);
+        } else {
+            self.large.free.push(index);
+        }
+    }
+
+    /// The bytes of a frame; of a chain, those in its first buffer ([`FramePool::parts`] gives all).
     #[inline]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let (start, len) = self.locate(frame);
@@ -227,7 +240,7 @@ impl FramePool {
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    /// The bytes of a frame, to be edited.
+    /// The bytes of a frame, to be edited; of a chain, those in its first buffer.
     #[inline]
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         let (start, len) = self.locate(frame);
@@ -235,10 +248,11 @@ impl FramePool {
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
-    /// Length of a frame in bytes.
+    /// Length of a frame in bytes, a chain's as a whole.
     #[inline]
     pub fn len(&self, frame: &Frame) -> usize {
-        self.meta[frame.index as usize].len as usize
+        let meta = &self.meta[frame.index as usize];
+        (meta.len + meta.rest) as usize
     }
 
     /// What is known about a frame.
@@ -328,22 +342,36 @@ impl FramePool {
     #[inline]
     fn locate(&self, frame: &Frame) -> (*mut u8, usize) {
         debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
-        let index = frame.index as usize;
+        self.place(frame.index)
+    }
+
+    /// The same of a buffer.
+    #[inline]
+    fn place(&self, index: u32) -> (*mut u8, usize) {
+        let index = index as usize;
         // The index of a foreign frame can be out of range: this panics then, and never reads beyond.
         let meta = &self.meta[index];
-        let (class, place) = if index < self.small.count {
-            (&self.small, index)
-        } else {
-            (&self.large, index - self.small.count)
-        };
+        let (class, place) = self.class(index);
         let at = class.start + place * class.stride + meta.offset as usize;
         // SAFETY: invariant EXCLUSIVE: `Class::new` has checked that the class lies within its region, and offset + len
         // never exceeds the stride: `alloc` and `take_back` set both within it, `truncate` only shrinks, `insert` moves
-        // the start forward into the headroom by as much as it lengthens, `align` checks.
+        // the start forward into the headroom by as much as it lengthens, `append` and `align` check.
         (
             unsafe { class.region.mapping.as_ptr().add(at) },
             meta.len as usize,
         )
+    }
+}
+
+impl FramePool {
+    /// The buffers that are like this one, and its place among them.
+    #[inline]
+    fn class(&self, index: usize) -> (&Class, usize) {
+        if index < self.small.count {
+            (&self.small, index)
+        } else {
+            (&self.large, index - self.small.count)
+        }
     }
 }
 

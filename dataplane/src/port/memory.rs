@@ -180,21 +180,21 @@ impl TxQueue for MemoryTx {
         };
         for frame in burst.drain_first(count) {
             let meta = *turn.pool.meta(&frame);
-            let bytes = turn.pool.bytes(&frame);
+            let len = turn.pool.len(&frame);
             if !up {
                 turn.discard(frame, Reason::LinkDown);
-            } else if bytes.len() > self.max_frame && !meta.offload.is_gso() {
+            } else if len > self.max_frame && !meta.offload.is_gso() {
                 turn.discard(frame, Reason::Oversize);
             } else if self
                 .shared
                 .outbound
                 .push(Packet {
-                    bytes: bytes.into(),
+                    bytes: turn.pool.parts(&frame).collect::<Vec<_>>().concat(),
                     offload: meta.offload,
                 })
                 .is_ok()
             {
-                turn.tally.sent(meta.segments, bytes.len());
+                turn.tally.sent(meta.segments, len);
                 turn.pool.free(frame);
             } else {
                 turn.discard(frame, Reason::TxFull);

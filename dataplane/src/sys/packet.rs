@@ -212,16 +212,17 @@ impl PacketSocket {
         Ok((len as usize).saturating_sub(Offload::LEN))
     }
 
-    /// Sends frames with their headers, in order, until one is refused. Returns how many were taken, and why it stopped.
-    pub(crate) fn send<'a>(
+    /// Sends frames with their headers, in order, until one is refused. A frame may lie in pieces. Returns how many were
+    /// taken, and why it stopped.
+    pub(crate) fn send<'a, P: Iterator<Item = &'a [u8]>>(
         &self,
         batch: &mut SendBatch,
-        frames: impl Iterator<Item = (Offload, &'a [u8])>,
+        frames: impl Iterator<Item = (Offload, P)>,
     ) -> (usize, Option<io::Error>) {
         batch.clear();
         frames
             .take(SendBatch::MAX)
-            .for_each(|(offload, frame)| batch.push(offload, frame));
+            .for_each(|(offload, parts)| batch.push(offload, parts));
         let messages = batch.messages();
         let (count, fd) = (messages.len(), self.fd.as_raw_fd());
         let mut sent = 0;
@@ -334,7 +335,10 @@ impl AsFd for PacketSocket {
 /// The messages of a `sendmmsg`, kept so that nothing is allocated per burst.
 pub(crate) struct SendBatch {
     headers: Vec<[u8; Offload::LEN]>,
-    parts: Vec<[libc::iovec; 2]>,
+    /// Of all messages, one after the other: the header and the pieces of the frame.
+    parts: Vec<libc::iovec>,
+    /// How many of them each message has.
+    counts: Vec<usize>,
     messages: Vec<libc::mmsghdr>,
 }
 
@@ -348,7 +352,8 @@ impl SendBatch {
     pub(crate) fn new() -> Self {
         Self {
             headers: Vec::with_capacity(Self::MAX),
-            parts: Vec::with_capacity(Self::MAX),
+            parts: Vec::with_capacity(2 * Self::MAX),
+            counts: Vec::with_capacity(Self::MAX),
             messages: Vec::with_capacity(Self::MAX),
         }
     }
@@ -356,20 +361,26 @@ impl SendBatch {
     fn clear(&mut self) {
         self.headers.clear();
         self.parts.clear();
+        self.counts.clear();
         self.messages.clear();
     }
 
-    fn push(&mut self, offload: Offload, frame: &[u8]) {
+    fn push<'a>(&mut self, offload: Offload, parts: impl Iterator<Item = &'a [u8]>) {
+        let before = self.parts.len();
         self.headers.push(offload.to_bytes());
-        self.parts.push([
-            io_slice(std::ptr::null_mut(), Offload::LEN),
-            io_slice(frame.as_ptr().cast_mut(), frame.len()),
-        ]);
+        self.parts
+            .push(io_slice(std::ptr::null_mut(), Offload::LEN));
+        self.parts
+            .extend(parts.map(|part| io_slice(part.as_ptr().cast_mut(), part.len())));
+        self.counts.push(self.parts.len() - before);
     }
 
     /// Points everything at everything, once the vectors no longer grow.
     fn messages(&mut self) -> &mut [libc::mmsghdr] {
-        for (header, parts) in self.headers.iter_mut().zip(&mut self.parts) {
+        let mut rest = &mut self.parts[..];
+        for (header, &count) in self.headers.iter_mut().zip(&self.counts) {
+            let (parts, others) = rest.split_at_mut(count);
+            rest = others;
             parts[0].iov_base = header.as_mut_ptr().cast();
             // SAFETY: mmsghdr is plain data; zero means "none" for name and control.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };

@@ -104,17 +104,12 @@ impl PacketTx {
         }
     }
 
-    /// Moves plain frames from the head of the queue to the ring, and has the kernel send them.
-    fn send_by_ring(&mut self, turn: &mut Turn) {
+    /// Moves frames from the queue to the ring, if all are `plain`, and has the kernel send what lies there.
+    fn send_by_ring(&mut self, plain: bool, turn: &mut Turn) {
         let Some((socket, ring)) = &mut self.ring else {
             return;
         };
-        while let Some(frame) = self
-            .queue
-            .frames
-            .front()
-            .filter(|frame| is_plain(turn.pool, frame, ring.max_frame()))
-        {
+        while let Some(frame) = self.queue.frames.front().filter(|_| plain) {
             let bytes = turn.pool.bytes(frame);
             // With the whole frame counted as header, the kernel copies it into one piece. Otherwise the payload would be
             // page fragments, which veth must copy again (382 -> 506 kpps), and which we could overwrite too soon.
@@ -148,19 +143,25 @@ impl PacketTx {
         }
     }
 
-    /// Sends the frames at the head of the queue that the ring can't take.
-    fn send_by_socket(&mut self, turn: &mut Turn) {
+    /// Whether the ring can take all that is in the queue. If not, it takes none: a system call for every change of the way
+    /// costs more than it saves.
+    fn is_all_plain(&self, pool: &FramePool) -> bool {
         let max_frame = self.ring.as_ref().map_or(0, |(_, ring)| ring.max_frame());
+        let mut frames = self.queue.frames.iter();
+        frames.all(|frame| is_plain(pool, frame, max_frame))
+    }
+
+    /// Sends the frames in the queue by the plain socket.
+    fn send_by_socket(&mut self, turn: &mut Turn) {
         loop {
             let pool = &*turn.pool;
-            let frames = self
-                .queue
-                .frames
-                .iter()
-                .take_while(|frame| !is_plain(pool, frame, max_frame));
+            let frames = self.queue.frames.iter();
             let (sent, error) = self.plain.send(
                 &mut self.batch,
-                frames.map(|frame| with_header_len(pool.meta(frame).offload, pool.bytes(frame))),
+                frames.map(|frame| {
+                    let offload = with_header_len(pool.meta(frame).offload, pool.bytes(frame));
+                    (offload, pool.parts(frame))
+                }),
             );
             if sent == 0 && error.is_none() {
                 return;
@@ -211,8 +212,9 @@ impl TxQueue for PacketTx {
         }
         loop {
             let before = self.queue.frames.len();
-            self.send_by_ring(turn);
-            if self.pending() == 0 {
+            let plain = self.is_all_plain(turn.pool);
+            self.send_by_ring(plain, turn);
+            if self.pending() == 0 && !plain {
                 self.send_by_socket(turn);
             }
             if self.queue.frames.is_empty() || self.queue.frames.len() == before {
@@ -271,11 +273,11 @@ impl Patience {
 
 /// Says where a super-frame's payload begins. The kernel puts what is before it into one piece, and the payload into pages
 /// of its own; in one piece it would need a run of 16 free pages for each.
-fn with_header_len(mut offload: Offload, frame: &[u8]) -> (Offload, &[u8]) {
+fn with_header_len(mut offload: Offload, frame: &[u8]) -> Offload {
     if let Some(gso) = offload.gso() {
         offload.hdr_len = segment::header_len(frame, gso).min(frame.len()) as u16;
     }
-    (offload, frame)
+    offload
 }
 
 fn is_plain(pool: &FramePool, frame: &Frame, max_frame: usize) -> bool {

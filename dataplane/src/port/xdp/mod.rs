@@ -69,6 +69,8 @@ pub struct Plan {
     pub rx: (usize, Vec<u32>),
     /// Where it sends, and by which queue; `None` if another back end sends.
     pub tx: (usize, Option<u32>),
+    /// Whether another back end sends as well, so that only some of what was received leaves by this one.
+    pub shared: bool,
 }
 
 /// What was opened for a [`Plan`].
@@ -84,7 +86,7 @@ pub struct Opened {
 /// Large buffers of a lane, for frames longer than a chunk.
 const LARGE: usize = 64;
 /// Chunks for what is in neither the kernel's hands nor the free list, and for the segments of super-frames.
-const SPARE: usize = 4 * Burst::MAX;
+const SPARE: usize = 4 * Burst::MIN;
 /// A queue can't be bound again until the kernel has torn down the socket that was there (measured: 21 ms).
 const REBIND: Duration = Duration::from_millis(500);
 
@@ -158,7 +160,7 @@ type Sockets = (Umem, Vec<(usize, u32, Bound)>);
 
 /// Chunks of a lane: what it shall have to receive into in each queue, and in all.
 fn chunks(plan: &Plan, ring: usize) -> (usize, usize) {
-    let rings = plan.rx.1.len() + usize::from(plan.tx.1.is_some());
+    let rings = plan.rx.1.len() + usize::from(plan.tx.1.is_some() && !plan.shared);
     (ring, ring * rings + SPARE)
 }
 
@@ -402,6 +404,7 @@ mod tests {
             let plan = |from, to| Plan {
                 rx: (from, vec![0]),
                 tx: (to, Some(0)),
+                shared: false,
             };
             let settings = Settings {
                 ring: 64,
@@ -439,7 +442,7 @@ mod tests {
                 pool: &mut pool,
                 tally: &mut tally,
                 now_ns: 0,
-                room: Burst::MAX,
+                room: Burst::MIN,
             };
             // UDP with a partial checksum: even completing it moves nothing.
             let mut frame = [2; 60];
@@ -452,7 +455,7 @@ mod tests {
             frame[40..42].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
             let (sent, error) = client.send(
                 &mut SendBatch::new(),
-                std::iter::once((Offload::default(), &frame[..])),
+                std::iter::once((Offload::default(), std::iter::once(&frame[..]))),
             );
             assert_eq!(sent, 1, "{error:?}");
 

@@ -49,6 +49,9 @@ struct Queue {
     share: usize,
 }
 
+/// How many pieces ahead memory is asked for: the kernel has written on another core.
+const PREFETCH: usize = 6;
+
 impl XdpRx {
     /// Begins to receive by sockets that are bound to these queues, into at most `share` chunks each.
     pub(super) fn start(
@@ -147,7 +150,12 @@ impl Queue {
         merged: Option<&Link>,
         turn: &mut Turn,
     ) {
+        // What has become free since the last burst, before what comes now is looked at.
+        self.refill(turn.pool);
         while burst.len() < wanted {
+            if let Some(piece) = self.pieces.get(PREFETCH) {
+                turn.pool.prefetch(piece.chunk, piece.offset);
+            }
             let Some((count, len)) = self.next(wanted - burst.len()) else {
                 break;
             };
@@ -155,7 +163,7 @@ impl Queue {
                 break;
             }
         }
-        self.refill(turn.pool);
+        self.socket.wake();
     }
 
     /// In how many pieces the next frame lies, and its length. Looks into the ring if nothing is left of the last look.
@@ -259,6 +267,5 @@ impl Queue {
             let free = std::iter::from_fn(|| pool.lend_free()).take(wanted);
             self.lent += self.socket.fill(free);
         }
-        self.socket.wake();
     }
 }

@@ -43,7 +43,7 @@ impl Stage for Delay {
                 turn.discard(frame, Reason::QueueFull);
             }
         }
-        for _ in 0..turn.room.min(Burst::MAX) {
+        for _ in 0..turn.room.min(Burst::MIN) {
             let Some(frame) = self.arena.pop_due(turn.pool, turn.now_ns) else {
                 break;
             };

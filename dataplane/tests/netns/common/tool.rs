@@ -68,6 +68,11 @@ impl Peer {
         line.trim().to_owned()
     }
 
+    /// Gives it frames, in hexadecimal digits.
+    pub(crate) fn feed_hex<F: AsRef<[u8]>>(&mut self, frames: &[F]) {
+        self.feed(frames.iter().map(|frame| hex(frame.as_ref())));
+    }
+
     fn feed(&mut self, lines: impl Iterator<Item = String>) {
         let stdin = self.child.stdin.as_mut().expect("stdin is piped");
         for line in lines {

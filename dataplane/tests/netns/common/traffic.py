@@ -146,6 +146,24 @@ def udp_receive(o):
     say(received=received, corrupt=corrupt, reordered=reordered, gaps=gaps, doubled=doubled)
 
 
+def udp_collect(o):
+    """Whatever comes, with its sender, until nothing came for `idle` s."""
+    s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 32 << 20)
+    s.bind((o.address, o.port))
+    s.settimeout(o.limit)
+    print("listening", flush=True)
+    datagrams = []
+    try:
+        while True:
+            data, peer = s.recvfrom(65536)
+            s.settimeout(o.idle)
+            datagrams.append((peer[0], peer[1], data.hex()))
+    except TimeoutError:
+        pass
+    say(datagrams=datagrams)
+
+
 def echo(o):
     """Sends back what comes, until it is ended."""
     s = socket.socket(family(o.address), socket.SOCK_DGRAM)
@@ -269,7 +287,7 @@ def tap(o):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("command", choices=["tcp-serve", "tcp-connect", "udp-send", "udp-receive", "flood",
+    p.add_argument("command", choices=["tcp-serve", "tcp-connect", "udp-send", "udp-receive", "udp-collect", "flood",
                                        "raw-send", "raw-receive", "tap", "sink", "echo",
                                        "ask"])
     p.add_argument("--address", default="0.0.0.0")
@@ -293,6 +311,7 @@ def main():
         # veth queues on the CPU that sends: a sender that is moved from one to another reorders its own frames.
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     {"tcp-serve": tcp_serve, "tcp-connect": tcp_connect, "udp-send": udp_send, "udp-receive": udp_receive,
+     "udp-collect": udp_collect,
      "flood": flood, "raw-send": raw_send, "raw-receive": raw_receive,
      "tap": tap, "sink": sink, "echo": echo, "ask": ask}[o.command](o)
 

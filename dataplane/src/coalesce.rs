@@ -1,0 +1,300 @@
+//! Coalescing: frames of one flow that are in a burst together leave as one super-frame, and the receiver's stack cuts it again.
+//!
+//! Called by a lane once a burst, behind all stages. On veth nearly all of a relay's time is the kernel's cost of each frame
+//! handed to it, and a super-frame is one. Nothing waits for a merge: what is merged has arrived already. It knows no sockets.
+//!
+//! What it promises: every frame leaves once, alone or as a segment, with the bytes it came with, but for the IPv4 identification of
+//! merged frames that must not be fragmented (DF; RFC 6864 lets it change). Frames of a flow keep their order. A frame whose checksum is wrong
+//! leaves alone, as it came. The rules are those of the kernel's own GRO: `tcp_gro_receive` (`net/ipv4/tcp_offload.c`),
+//! `udp_gro_receive_segment` (`net/ipv4/udp_offload.c`), `inet_gro_receive` (`net/ipv4/af_inet.c`), `ipv6_gro_receive`
+//! (`net/ipv6/ip6_offload.c`); where it allows more, the comment says so.
+
+mod read;
+mod table;
+
+use std::sync::Arc;
+
+use self::{
+    read::{Flow, Seen, Segment},
+    table::{Found, Table},
+};
+use crate::{
+    burst::Burst,
+    lane::Turn,
+    memory::{Frame, FramePool, Offload},
+    port::Link,
+    wire::ethernet,
+};
+
+/// What is merged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    /// UDP, over IPv4 and IPv6.
+    pub udp: bool,
+    /// TCP over IPv4.
+    pub tcp4: bool,
+    /// TCP over IPv6.
+    pub tcp6: bool,
+}
+
+impl Kinds {
+    /// All there are.
+    pub const ALL: Self = Self {
+        udp: true,
+        tcp4: true,
+        tcp6: true,
+    };
+
+    #[inline]
+    fn has(self, segment: &Segment) -> bool {
+        match (segment.tcp, segment.is_v6()) {
+            (false, _) => self.udp,
+            (true, false) => self.tcp4,
+            (true, true) => self.tcp6,
+        }
+    }
+}
+
+/// Merges the frames of a burst.
+pub struct Coalescer {
+    kinds: Kinds,
+    table: Table,
+    groups: Vec<Group>,
+    /// What leaves, in order.
+    out: Vec<Frame>,
+    /// Counts frames behind which no earlier group may grow.
+    barrier: u32,
+    /// Bursts to let pass as they are, because merging did not pay; and how many it was last time.
+    pause: u32,
+    paused: u32,
+    /// The port that frames leave by: what it can't send alone is not merged either.
+    link: Arc<Link>,
+}
+
+/// Frames of a flow on their way into one super-frame; or one frame of it that nothing can join.
+struct Group {
+    flow: Flow,
+    /// The first frame, by its place in `out`.
+    head: usize,
+    first: Segment,
+    frames: u32,
+    /// Payload bytes of all.
+    payload: usize,
+    /// PSH and FIN, of the last.
+    ends: u8,
+    /// Whether another frame may join, if no barrier came since.
+    open: bool,
+    barrier: u32,
+}
+
+/// Most datagrams of a super-frame: receivers size their buffers by what the kernel's GRO makes (`UDP_GRO_CNT_MAX`).
+pub const MAX_DATAGRAMS: u32 = 64;
+/// Bursts of at least so many frames tell whether merging pays; shorter ones are merged always. It pays from one and a half frames
+/// for each that leaves: so much more does the kernel take for one by a plain AF_PACKET socket than by AF_XDP (docs/performance.md).
+const JUDGED: usize = 32;
+/// Most bursts between two trials. At the deepest, under the fastest flood, that is a tenth of a second.
+const LONGEST_PAUSE: u32 = 32;
+/// Most bytes of an IP packet, and most of an IPv6 payload.
+const MAX_PACKET: usize = 0xffff;
+
+impl Coalescer {
+    /// For frames that leave by the port with this link.
+    pub fn new(kinds: Kinds, link: Arc<Link>) -> Self {
+        Self {
+            kinds,
+            table: Table::new(),
+            groups: Vec::new(),
+            out: Vec::new(),
+            barrier: 0,
+            pause: 0,
+            paused: 0,
+            link,
+        }
+    }
+
+    /// Most frames that the lane's next turn takes in, when the last took in `received` of at most `depth`: more when more was
+    /// waiting, fewer when the backlog is gone.
+    pub fn depth(&self, depth: usize, received: usize) -> usize {
+        if received >= depth {
+            (2 * depth).min(Burst::MAX)
+        } else if received < depth / 4 {
+            (depth / 2).max(Burst::MIN)
+        } else {
+            depth
+        }
+    }
+
+    /// Merges what can be merged.
+    pub fn merge(&mut self, burst: &mut Burst, turn: &mut Turn) {
+        let came = burst.len();
+        if came >= JUDGED && self.pause > 0 {
+            self.pause -= 1;
+            return;
+        }
+        if came < 2 {
+            return;
+        }
+        let max_frame = self.link.mtu() + ethernet::HEADER_LEN;
+        self.table.begin(burst.len());
+        for frame in burst.drain() {
+            self.add(frame, max_frame, turn);
+        }
+        for group in self.groups.drain(..) {
+            group.close(&self.out, turn);
+        }
+        burst.swap(&mut self.out);
+        if came >= JUDGED {
+            self.judge(came, burst.len());
+        }
+    }
+
+    /// Where `came` frames became `left`: whether to go on merging, or to try again only after some bursts.
+    #[inline]
+    fn judge(&mut self, came: usize, left: usize) {
+        if 2 * came >= 3 * left {
+            self.paused = 0;
+        } else {
+            self.paused = (2 * self.paused).clamp(1, LONGEST_PAUSE);
+            self.pause = self.paused;
+        }
+    }
+
+    /// Has a frame join its group, or puts it behind all others.
+    #[inline]
+    fn add(&mut self, frame: Frame, max_frame: usize, turn: &mut Turn) {
+        let pool = &mut *turn.pool;
+        let (bytes, offload) = (pool.bytes(&frame), pool.meta(&frame).offload);
+        let (flow, segment) = match read::read(bytes) {
+            Seen::Other => return self.out.push(frame),
+            Seen::Unclear => {
+                self.barrier = self.barrier.wrapping_add(1);
+                return self.out.push(frame);
+            }
+            Seen::Flow(flow, segment) => (flow, segment),
+        };
+        let tags = |segment: &Segment| usize::from(segment.network) - ethernet::HEADER_LEN;
+        let segment = segment.filter(|segment| {
+            !offload.is_gso()
+                && self.kinds.has(segment)
+                && segment.may_be_left(offload)
+                && bytes.len() <= max_frame + tags(segment)
+        });
+        match self.table.find(&flow, |group| &self.groups[group].flow) {
+            Found::Group(at) => {
+                let group = &mut self.groups[at];
+                let sound = match segment {
+                    Some(segment)
+                        if group.open
+                            && group.barrier == self.barrier
+                            && group.flow.manner == flow.manner
+                            && group.fits(&segment) =>
+                    {
+                        let head = &self.out[group.head];
+                        if group.is_head_sound(head, pool)
+                            && group.is_next(&segment, pool.bytes(head), bytes)
+                        {
+                            if segment.is_sound(bytes, offload.needs_csum()) {
+                                pool.append(head, frame, segment.header_len.into());
+                                return group.grow(&segment);
+                            }
+                            false
+                        } else {
+                            true
+                        }
+                    }
+                    _ => true,
+                };
+                // Its order is kept by starting anew behind this frame.
+                group.close(&self.out, turn);
+                let segment = segment.filter(|_| sound);
+                *group = Group::new(flow, segment, self.out.len(), self.barrier);
+            }
+            Found::Free(place) => {
+                if segment.is_some() {
+                    self.table.set(place, self.groups.len());
+                    let group = Group::new(flow, segment, self.out.len(), self.barrier);
+                    self.groups.push(group);
+                }
+            }
+            Found::Full => {}
+        }
+        self.out.push(frame);
+    }
+}
+
+impl Group {
+    /// A group of one frame; `None`: nothing can join it.
+    #[inline]
+    fn new(flow: Flow, first: Option<Segment>, head: usize, barrier: u32) -> Self {
+        let open = first.is_some_and(|first| first.ends == 0);
+        let first = first.unwrap_or_default();
+        Self {
+            flow,
+            head,
+            first,
+            frames: 1,
+            payload: first.payload.into(),
+            ends: 0,
+            open,
+            barrier,
+        }
+    }
+
+    /// Whether a frame is next by its numbers: no longer than those before, and where they end.
+    #[inline]
+    fn fits(&self, segment: &Segment) -> bool {
+        let first = &self.first;
+        let headers = usize::from(first.header_len - first.network);
+        segment.payload <= first.payload
+            && headers + self.payload + usize::from(segment.payload) <= MAX_PACKET
+            && segment.id == first.id.map(|id| id.wrapping_add(self.frames as u16))
+            && (!first.tcp || segment.sequence == first.sequence.wrapping_add(self.payload as u32))
+    }
+
+    /// Whether a frame has the same TCP options.
+    #[inline]
+    fn is_next(&self, segment: &Segment, head: &[u8], bytes: &[u8]) -> bool {
+        let options = usize::from(self.first.transport) + 20..self.first.header_len.into();
+        !self.first.tcp
+            || segment.header_len == self.first.header_len
+                && head.get(options.clone()) == bytes.get(options)
+    }
+
+    /// Whether the first frame's checksums are right. Those of a frame that nobody joins are not looked at.
+    #[inline]
+    fn is_head_sound(&self, head: &Frame, pool: &FramePool) -> bool {
+        self.frames > 1
+            || self
+                .first
+                .is_sound(pool.bytes(head), pool.meta(head).offload.needs_csum())
+    }
+
+    /// Notes a frame that has joined.
+    #[inline]
+    fn grow(&mut self, segment: &Segment) {
+        self.frames += 1;
+        self.payload += usize::from(segment.payload);
+        self.ends = segment.ends;
+        self.open = segment.payload == self.first.payload
+            && segment.ends == 0
+            && (self.first.tcp || self.frames < MAX_DATAGRAMS);
+    }
+
+    /// Makes the first frame's headers those of the super-frame.
+    #[inline]
+    fn close(&self, out: &[Frame], turn: &mut Turn) {
+        if self.frames < 2 {
+            return;
+        }
+        let (head, first) = (&out[self.head], &self.first);
+        let gso = first.write(turn.pool.bytes_mut(head), self.payload, self.ends);
+        let meta = turn.pool.meta_mut(head);
+        meta.segments = self.frames;
+        meta.offload = Offload::of_super_frame(gso, first.header_len);
+        turn.tally.merged_packets += u64::from(self.frames);
+        turn.tally.super_frames += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! A transmit side with two ways out of one port: one that is cheap for plain frames, and one that carries super-frames.
+//!
+//! Used where AF_XDP receives and frames are merged: what could not be merged leaves by AF_XDP, which costs the kernel less a frame,
+//! the rest by AF_PACKET. The way is chosen once a burst, and changed only when nothing is left in the other: so frames of a flow
+//! never overtake each other.
+
+use super::TxQueue;
+use crate::{burst::Burst, lane::Turn};
+
+/// Sends bursts of plain frames one way, and those with a super-frame among them another.
+pub(crate) struct DualTx {
+    /// The way in use, and the other.
+    active: Way,
+    other: Way,
+    nothing: Burst,
+}
+
+struct Way {
+    tx: Box<dyn TxQueue>,
+    /// Whether it is the one for super-frames. (Either can carry anything, at a price.)
+    whole: bool,
+}
+
+impl DualTx {
+    /// `plain` for plain frames, `whole` for bursts with super-frames.
+    pub(crate) fn new(plain: Box<dyn TxQueue>, whole: Box<dyn TxQueue>) -> Self {
+        let way = |tx, whole| Way { tx, whole };
+        Self {
+            active: way(whole, true),
+            other: way(plain, false),
+            nothing: Burst::new(),
+        }
+    }
+}
+
+impl TxQueue for DualTx {
+    fn room(&mut self) -> usize {
+        self.active.tx.room()
+    }
+
+    fn tx_burst(&mut self, burst: &mut Burst, turn: &mut Turn) {
+        let is_super = |frame| turn.pool.meta(frame).offload.is_gso();
+        let whole = burst.iter().any(is_super);
+        if !burst.is_empty() && whole != self.active.whole {
+            if self.active.tx.held() > 0 {
+                self.active.tx.tx_burst(&mut self.nothing, turn);
+            }
+            if self.active.tx.held() == 0 {
+                std::mem::swap(&mut self.active, &mut self.other);
+            }
+        }
+        // It has nothing to send, but buffers to take back.
+        self.other.tx.tx_burst(&mut self.nothing, turn);
+        self.active.tx.tx_burst(burst, turn);
+    }
+
+    fn held(&self) -> u64 {
+        self.active.tx.held() + self.other.tx.held()
+    }
+
+    fn lent(&self) -> usize {
+        self.active.tx.lent() + self.other.tx.lent()
+    }
+
+    fn abandon(&mut self, turn: &mut Turn) {
+        self.active.tx.abandon(turn);
+        self.other.tx.abandon(turn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        memory::{FramePool, Offload, PoolSize},
+        port::memory,
+        stats::Tally,
+    };
+
+    /// A queue that hands nothing over until it is told to.
+    struct Slow {
+        frames: std::collections::VecDeque<crate::memory::Frame>,
+        go: std::sync::Arc<std::sync::atomic::AtomicBool>,
+        out: memory::MemoryTx,
+    }
+
+    impl TxQueue for Slow {
+        fn room(&mut self) -> usize {
+            Burst::MAX
+        }
+
+        fn tx_burst(&mut self, burst: &mut Burst, turn: &mut Turn) {
+            self.frames.extend(burst.drain());
+            if self.go.load(std::sync::atomic::Ordering::Relaxed) {
+                let mut all = Burst::new();
+                self.frames.drain(..).for_each(|frame| all.push(frame));
+                self.out.tx_burst(&mut all, turn);
+            }
+        }
+
+        fn held(&self) -> u64 {
+            self.frames.len() as u64
+        }
+
+        fn abandon(&mut self, _: &mut Turn) {}
+    }
+
+    #[test]
+    fn the_way_changes_only_when_the_other_is_empty() {
+        let go = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (_, out, mut whole_wire) = memory::port(16, 1514);
+        let (_, plain, mut plain_wire) = memory::port(16, 1514);
+        let slow = Slow {
+            frames: Default::default(),
+            go: go.clone(),
+            out,
+        };
+        let mut dual = DualTx::new(Box::new(plain), Box::new(slow));
+        let mut pool = FramePool::ordinary(PoolSize { small: 8, large: 0 }).unwrap();
+        let mut tally = Tally::default();
+        let mut send = |dual: &mut DualTx, number: u8, is_super: bool| {
+            let mut burst = Burst::new();
+            let frame = pool.alloc_copy(&[number; 60]).unwrap();
+            if is_super {
+                pool.meta_mut(&frame).offload = Offload {
+                    gso_type: 5,
+                    gso_size: 10,
+                    ..Offload::default()
+                };
+            }
+            burst.push(frame);
+            let mut turn = Turn {
+                pool: &mut pool,
+                tally: &mut tally,
+                now_ns: 0,
+                room: 1,
+            };
+            dual.tx_burst(&mut burst, &mut turn);
+            assert!(burst.is_empty());
+        };
+        send(&mut dual, 1, true);
+        // Behind the first, where it still waits.
+        send(&mut dual, 2, false);
+        assert_eq!(dual.held(), 2);
+        assert!(plain_wire.receive().is_none());
+        go.store(true, std::sync::atomic::Ordering::Relaxed);
+        send(&mut dual, 3, false);
+        send(&mut dual, 4, true);
+        let first = |wire: &mut memory::Wire| -> Vec<u8> {
+            std::iter::from_fn(|| wire.receive())
+                .map(|packet| packet.bytes[0])
+                .collect()
+        };
+        assert_eq!(first(&mut whole_wire), [1, 2, 4]);
+        assert_eq!(first(&mut plain_wire), [3]);
+        assert_eq!(pool.outstanding(), 0);
+    }
+}

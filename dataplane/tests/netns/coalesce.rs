@@ -1,0 +1,345 @@
+//! Merging, against the kernel's own stack: what a socket behind the relay reads is what was sent, merged on the way or not.
+
+use std::collections::HashMap;
+
+use etherparse::{Ipv4Header, Ipv6Header, PacketBuilder};
+
+use crate::common::{
+    Chain, Peer, Relay, Signal, Tag, eventually, mac, noise, receive_raw, tagged, tcp_both_ways,
+};
+
+const SERVER_6: [u8; 16] = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+const CLIENT_6: [u8; 16] = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// Frames in a hundred bursts of flows, and what of each flow a socket is to read, in order: by sender's address and port.
+struct Traffic {
+    frames: Vec<Vec<u8>>,
+    expected: HashMap<(String, u16), Vec<Vec<u8>>>,
+}
+
+/// Datagrams over IPv4, over IPv6, and behind a tag, of lengths that change now and then; one in ten is odd: options, fragments,
+/// extension headers, no checksum, a wrong one, another TTL.
+fn traffic(count: usize, seed: u32, vlan: bool) -> Traffic {
+    let mut random = noise(seed);
+    let mut next = move || random.next().map_or(0, usize::from);
+    let mut traffic = Traffic {
+        frames: Vec::new(),
+        expected: HashMap::new(),
+    };
+    let mut length = [30; 12];
+    for serial in 0..count as u32 {
+        let flow = next() % length.len();
+        if next() < 20 {
+            length[flow] = 4 + next() * 5;
+        }
+        let payload: Vec<u8> = serial
+            .to_be_bytes()
+            .into_iter()
+            .chain(noise(serial))
+            .take(length[flow])
+            .collect();
+        let port = 20_000 + flow as u16;
+        let odd = if next() < 25 { 1 + next() % 6 } else { 0 };
+        let (frames, arrives) = match flow % 3 {
+            1 => over_ipv6(port, &payload, odd),
+            kind => {
+                let server = if kind == 0 {
+                    [10, 9, 0, 2]
+                } else {
+                    [10, 9, 1, 2]
+                };
+                let (frames, arrives) =
+                    over_ipv4(server, port, &payload, odd, next() % 2 == 0, serial as u16);
+                let tag = [Tag {
+                    tpid: 0x8100,
+                    tci: 5,
+                }];
+                let frames = frames.into_iter().map(|frame| {
+                    if kind == 2 && vlan {
+                        tagged(&frame, &tag)
+                    } else {
+                        frame
+                    }
+                });
+                (frames.collect(), arrives)
+            }
+        };
+        if arrives {
+            let address = ["10.9.0.1", "fd09::1", "10.9.1.1"][flow % 3].to_owned();
+            traffic
+                .expected
+                .entry((address, port))
+                .or_default()
+                .push(payload);
+        }
+        traffic.frames.extend(frames);
+    }
+    traffic
+}
+
+fn over_ipv4(
+    server: [u8; 4],
+    port: u16,
+    payload: &[u8],
+    odd: usize,
+    df: bool,
+    id: u16,
+) -> (Vec<Vec<u8>>, bool) {
+    let client = [server[0], server[1], server[2], 1];
+    let mut ip = Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, client, server).unwrap();
+    (ip.dont_fragment, ip.identification) = (df, id);
+    if odd == 1 {
+        ip.options = [1, 1, 1, 0][..].try_into().unwrap();
+    }
+    if odd == 2 {
+        ip.time_to_live = 63;
+    }
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(mac("c0"), mac("s0"))
+        .ip(etherparse::IpHeaders::Ipv4(ip.clone(), Default::default()))
+        .udp(port, 5000)
+        .write(&mut frame, payload)
+        .unwrap();
+    let udp = frame.len() - payload.len() - 8;
+    match odd {
+        3 => frame[udp + 6..udp + 8].fill(0),
+        4 => *frame.last_mut().unwrap() ^= 0x40,
+        5 => return (fragments(&ip, &frame[udp..]), true),
+        _ => {}
+    }
+    (vec![frame], odd != 4)
+}
+
+/// The same datagram in two.
+fn fragments(ip: &Ipv4Header, datagram: &[u8]) -> Vec<Vec<u8>> {
+    let cut = if datagram.len() > 8 { 8 } else { 0 };
+    let part = |bytes: &[u8], offset: usize, more: bool| {
+        let mut ip = ip.clone();
+        ip.dont_fragment = false;
+        ip.more_fragments = more;
+        ip.fragment_offset = ((offset / 8) as u16).try_into().unwrap();
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2(mac("c0"), mac("s0"))
+            .ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
+            .write(&mut frame, etherparse::IpNumber::UDP, bytes)
+            .unwrap();
+        frame
+    };
+    vec![
+        part(&datagram[..cut], 0, true),
+        part(&datagram[cut..], cut, false),
+    ]
+}
+
+fn over_ipv6(port: u16, payload: &[u8], odd: usize) -> (Vec<Vec<u8>>, bool) {
+    let mut ip = Ipv6Header {
+        hop_limit: if odd == 2 { 63 } else { 64 },
+        source: CLIENT_6,
+        destination: SERVER_6,
+        ..Ipv6Header::default()
+    };
+    if odd == 3 {
+        ip.flow_label = 7.try_into().unwrap();
+    }
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(mac("c0"), mac("s0"))
+        .ip(etherparse::IpHeaders::Ipv6(ip, Default::default()))
+        .udp(port, 5000)
+        .write(&mut frame, payload)
+        .unwrap();
+    match odd {
+        4 => *frame.last_mut().unwrap() ^= 0x40,
+        // Destination options: padding only.
+        5 => {
+            frame.splice(54..54, [17, 0, 1, 4, 0, 0, 0, 0]);
+            frame[20] = 60;
+            let len = (frame.len() - 54) as u16;
+            frame[18..20].copy_from_slice(&len.to_be_bytes());
+        }
+        _ => {}
+    }
+    (vec![frame], odd != 4)
+}
+
+/// Sends it while the relay stands still, so that all of it waits in one burst, and compares what the socket reads.
+fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    for line in [
+        "sysctl -qw net.ipv6.conf.s0.disable_ipv6=0",
+        "ip address add fd09::2/64 dev s0 nodad",
+    ] {
+        net.sh("server", line);
+    }
+    // Not every kernel has VLAN devices; tagged frames are also looked at below.
+    let vlan = net.try_sh("server", "ip link add link s0 name s0.5 type vlan id 5");
+    let vlan = vlan.status.success();
+    let third = if vlan { "s0.5" } else { "s0" };
+    net.sh("server", &format!("ip link set {third} up"));
+    net.sh("server", &format!("ip address add 10.9.1.2/24 dev {third}"));
+    let relay = Relay::start(net, "relay", &[&["--pair", "r0,r1"], args].concat());
+    let (mut sent, mut all) = (0, HashMap::<_, Vec<_>>::new());
+    let collector = Peer::listen(net, "server", "udp-collect --address :: --idle 2");
+    for seed in 1..4 {
+        let traffic = traffic(700, seed, vlan);
+        relay.signal(Signal::Freeze);
+        let mut sender = Peer::start(net, "client", "raw-send --interface c0");
+        sender.feed_hex(&traffic.frames);
+        assert_eq!(sender.result()["sent"], traffic.frames.len());
+        relay.signal(Signal::Thaw);
+        sent += traffic.frames.len() as u64;
+        for (flow, payloads) in traffic.expected {
+            all.entry(flow).or_default().extend(payloads);
+        }
+        let all_sent = || net.counters("relay", "r0").rx_packets >= sent;
+        assert!(eventually(crate::common::PATIENCE, all_sent));
+    }
+    let mut read = HashMap::<(String, u16), Vec<Vec<u8>>>::new();
+    for line in collector.result()["datagrams"].as_array().unwrap() {
+        let address = line[0].as_str().unwrap().trim_start_matches("::ffff:");
+        let port = line[1].as_u64().unwrap() as u16;
+        let hex = line[2].as_str().unwrap();
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let payload = (0..hex.len()).step_by(2).map(byte).collect();
+        read.entry((address.to_owned(), port))
+            .or_default()
+            .push(payload);
+    }
+    for (flow, payloads) in &all {
+        assert_eq!(
+            read.get(flow).map(Vec::len),
+            Some(payloads.len()),
+            "{flow:?}"
+        );
+        assert!(
+            read[flow] == *payloads,
+            "{flow:?}: other bytes or another order"
+        );
+    }
+    assert_eq!(read.len(), all.len());
+    let last = relay.stop(Signal::Term);
+    let lane = last.way("r0", "r1");
+    assert_eq!((lane.rx_packets, lane.lost()), (sent, 0), "{last:?}");
+    assert_eq!(lane.super_frames > 0, merges, "{last:?}");
+    // What a wrong checksum was is wrong still: the server's stack has seen each of them.
+    let wrong = net.sh("server", "nstat -az UdpInCsumErrors Udp6InCsumErrors");
+    let count = |name: &str| -> u64 {
+        let line = wrong.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    assert!(
+        count("UdpInCsumErrors") > 0 && count("Udp6InCsumErrors") > 0,
+        "{wrong}"
+    );
+}
+
+#[test]
+fn datagrams_merged_by_packet() {
+    arrives_as_it_was_sent(&["--backend", "packet", "--coalesce", "on"], true);
+}
+
+#[test]
+fn datagrams_not_merged() {
+    arrives_as_it_was_sent(&["--backend", "packet", "--coalesce", "off"], false);
+}
+
+#[cfg(feature = "xdp")]
+#[test]
+fn datagrams_received_by_xdp_and_merged() {
+    arrives_as_it_was_sent(&["--rx", "xdp", "--tx", "packet"], true);
+}
+
+/// The kernel cuts for a device that is told not to: what leaves then is what came, to the byte, also behind tags.
+#[test]
+fn what_the_kernel_cuts_again_is_what_came() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    net.sh("relay", "ethtool -K r1 tx-udp-segmentation off");
+    let relay = Relay::start(net, "relay", &["--pair", "r0,r1", "--coalesce", "on"]);
+    let tags = [0x88a8, 0x8100].map(|tpid| Tag { tpid, tci: 5 });
+    let frames: Vec<Vec<u8>> = (0..60u16)
+        .map(|id| {
+            let payload: Vec<u8> = noise(id.into()).take(30).collect();
+            let (frames, _) = over_ipv4([10, 9, 0, 2], 20_000, &payload, 0, false, id / 3);
+            tagged(&frames[0], &tags[..usize::from(id % 3)])
+        })
+        .collect();
+    // By flow: with no tag, one and two.
+    let flows = [0, 1, 2].map(|kind| {
+        frames
+            .iter()
+            .skip(kind)
+            .step_by(3)
+            .cloned()
+            .collect::<Vec<_>>()
+    });
+    let frames = flows.concat();
+    let receiver = receive_raw(net, "server", "s0", frames.len());
+    relay.signal(Signal::Freeze);
+    let mut sender = Peer::start(net, "client", "raw-send --interface c0");
+    sender.feed_hex(&frames);
+    assert_eq!(sender.result()["sent"], frames.len());
+    relay.signal(Signal::Thaw);
+    let received: Vec<Vec<u8>> = receiver
+        .frames()
+        .into_iter()
+        .map(|frame| match frame.tag {
+            Some((tci, tpid)) => tagged(&frame.bytes, &[Tag { tpid, tci }]),
+            None => frame.bytes,
+        })
+        .collect();
+    assert_eq!(received, frames);
+    let last = relay.stop(Signal::Term);
+    assert_eq!(last.way("r0", "r1").super_frames, 3, "{last:?}");
+}
+
+/// Segments of hosts that cut for themselves.
+#[test]
+fn tcp_of_hosts_without_offloads_is_merged() {
+    for args in [
+        &["--backend", "packet"][..],
+        &["--rx", "xdp", "--tx", "packet"],
+    ] {
+        let Some(chain) = Chain::open(1500) else {
+            return;
+        };
+        let net = &chain.net;
+        for (space, interface) in [("client", "c0"), ("server", "s0")] {
+            net.sh(
+                space,
+                &format!("ethtool -K {interface} tso off gso off tx off gro off"),
+            );
+        }
+        let relay = Relay::start(net, "relay", &[&["--pair", "r0,r1"], args].concat());
+        tcp_both_ways(net, Chain::SERVER, 20 << 20);
+        let last = relay.stop(Signal::Term);
+        for (from, to) in [("r0", "r1"), ("r1", "r0")] {
+            let lane = last.way(from, to);
+            assert!(lane.super_frames > 0, "{last:?}");
+        }
+    }
+}
+
+/// A device that is told not to cut gets nothing to cut.
+#[test]
+fn auto_obeys_the_features_of_the_port() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    chain
+        .net
+        .sh("relay", "ethtool -K r1 tx-udp-segmentation off");
+    let mut relay = Relay::start(&chain.net, "relay", &["--pair", "r0,r1"]);
+    assert!(
+        relay.says("merged if TCP or TCP over IPv6 (r1 can't cut the others"),
+        "{}",
+        relay.said()
+    );
+    let relay_off = relay.snapshot();
+    relay_off.check();
+    let _ = relay.stop(Signal::Term);
+}
