@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use etherparse::{Ipv4Header, Ipv6Header, PacketBuilder};
 
 use crate::common::{
-    Chain, Peer, Relay, Signal, Tag, eventually, mac, noise, receive_raw, tagged, tcp_both_ways,
+    Chain, Peer, Relay, Signal, Tag, mac, noise, receive_raw, tagged, tcp_both_ways,
 };
 
 const SERVER_6: [u8; 16] = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
@@ -179,9 +179,13 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
     let third = if vlan { "s0.5" } else { "s0" };
     net.sh("server", &format!("ip link set {third} up"));
     net.sh("server", &format!("ip address add 10.9.1.2/24 dev {third}"));
-    let relay = Relay::start(net, "relay", &[&["--pair", "r0,r1"], args].concat());
+    let mut relay = Relay::start(net, "relay", &[&["--pair", "r0,r1"], args].concat());
     let (mut sent, mut all) = (0, HashMap::<_, Vec<_>>::new());
-    let collector = Peer::listen(net, "server", "udp-collect --address :: --idle 2");
+    let collector = Peer::listen(
+        net,
+        "server",
+        "udp-collect --address :: --limit 60 --idle 6",
+    );
     for seed in 1..4 {
         let traffic = traffic(700, seed, vlan);
         relay.signal(Signal::Freeze);
@@ -193,8 +197,9 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
         for (flow, payloads) in traffic.expected {
             all.entry(flow).or_default().extend(payloads);
         }
-        let all_sent = || net.counters("relay", "r0").rx_packets >= sent;
-        assert!(eventually(crate::common::PATIENCE, all_sent));
+        relay.snapshot_when("all of it went", |now| {
+            now.way("r0", "r1").tx_packets == sent
+        });
     }
     let mut read = HashMap::<(String, u16), Vec<Vec<u8>>>::new();
     for line in collector.result()["datagrams"].as_array().unwrap() {
@@ -258,7 +263,7 @@ fn what_the_kernel_cuts_again_is_what_came() {
         return;
     };
     let net = &chain.net;
-    net.sh("relay", "ethtool -K r1 tx-udp-segmentation off");
+    net.sh("relay", "ethtool -K r1 tx-udp-segmentation off tx off");
     let relay = Relay::start(net, "relay", &["--pair", "r0,r1", "--coalesce", "on"]);
     let tags = [0x88a8, 0x8100].map(|tpid| Tag { tpid, tci: 5 });
     let frames: Vec<Vec<u8>> = (0..60u16)
@@ -292,7 +297,13 @@ fn what_the_kernel_cuts_again_is_what_came() {
             None => frame.bytes,
         })
         .collect();
-    assert_eq!(received, frames);
+    assert_eq!(received.len(), frames.len());
+    let other = (0..frames.len()).find(|&at| received[at] != frames[at]);
+    assert_eq!(
+        other.map(|at| (&received[at], &frames[at])),
+        None,
+        "{other:?}"
+    );
     let last = relay.stop(Signal::Term);
     assert_eq!(last.way("r0", "r1").super_frames, 3, "{last:?}");
 }
