@@ -126,6 +126,11 @@ pub(crate) fn all() -> Vec<Box<dyn Rival>> {
             about: "l2relay that receives by AF_XDP and sends by AF_PACKET, spinning",
             args: &["--idle", "spin", "--rx", "xdp", "--tx", "packet"],
         }),
+        Box::new(L2relay {
+            name: "l2relay-kernel",
+            about: "l2relay whose frames stay in the kernel (at tc, on the sender's CPU, as the bridge)",
+            args: &["--backend", "kernel"],
+        }),
     ]
 }
 

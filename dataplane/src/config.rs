@@ -8,7 +8,7 @@ mod parse;
 
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 
-pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
+pub use backend::{Backend, KernelHook, XdpCopy, XdpMode, XdpSettings};
 pub(crate) use parse::{parse_cores, parse_dst_mac, parse_link, parse_pair};
 
 use crate::{
@@ -33,6 +33,8 @@ pub struct Config {
     pub tx: Option<Backend>,
     /// How AF_XDP is opened.
     pub xdp: XdpSettings,
+    /// Where programs that forward in the kernel are attached.
+    pub kernel_hook: KernelHook,
     /// What is done to MAC addresses.
     pub mac: MacMode,
     /// For [`MacMode::Update`]: the destination of frames sent by a port, instead of l2fwd's.
@@ -66,6 +68,7 @@ impl Default for Config {
             rx: None,
             tx: None,
             xdp: XdpSettings::default(),
+            kernel_hook: KernelHook::default(),
             mac: MacMode::default(),
             dst_mac: Vec::new(),
             cores: Vec::new(),
@@ -154,6 +157,16 @@ impl Config {
                 "this l2relay was built without AF_XDP (cargo feature xdp): use packet".into(),
             );
         }
+        if self.backend == Backend::Kernel {
+            self.kernel_mistakes(&mut mistakes);
+        }
+        for (option, named) in [("--rx", self.rx), ("--tx", self.tx)] {
+            if matches!(named, Some(Backend::Kernel | Backend::Fastest)) {
+                mistakes.push(format!(
+                    "{option}: the kernel carries a pair whole: use --backend"
+                ));
+            }
+        }
         if self.qdisc && self.sends_by() == Backend::Xdp {
             mistakes
                 .push("AF_XDP sends past the qdisc: leave out --qdisc, or add --tx packet".into());
@@ -206,6 +219,30 @@ impl Config {
         mistakes
     }
 
+    /// What needs frames in user space, where the kernel keeps them.
+    fn kernel_mistakes(&self, mistakes: &mut Vec<String>) {
+        if !cfg!(feature = "xdp") {
+            mistakes.push(
+                "this l2relay was built without BPF programs (cargo feature xdp): use packet"
+                    .into(),
+            );
+        }
+        for (option, named) in [("--rx", self.rx), ("--tx", self.tx)] {
+            if let Some(named) = named {
+                mistakes.push(format!(
+                    "{option} {named} with --backend kernel: the kernel carries a pair whole, leave one of them out"
+                ));
+            }
+        }
+        for link in &self.links {
+            mistakes.push(format!(
+                "--link '{}>{}': link emulation holds frames in user space, where --backend kernel does not bring them: \
+                 use packet, or fastest to choose pair by pair",
+                link.from, link.to
+            ));
+        }
+    }
+
     /// Every mistake, those against the machine included.
     ///
     /// # Errors
@@ -250,6 +287,14 @@ impl Config {
                     found.push(interface);
                 }
                 Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        for [a, b] in &self.pairs {
+            let places = [a, b].map(|port| netns::identity(port.netns.as_deref()).ok());
+            if self.backend == Backend::Kernel && places[0] != places[1] {
+                mistakes.push(format!(
+                    "{a} and {b} are in two network namespaces: tc redirects within one only, use --backend packet"
+                ));
             }
         }
         if mistakes.is_empty() {

@@ -125,7 +125,8 @@ pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
     match open(ends, config, &choice) {
         // Nobody asked for it, so do without.
         Err(error)
-            if [config.receives_by(), config.sends_by()] == [Backend::Auto; 2]
+            if [config.rx, config.tx] == [None; 2]
+                && matches!(config.backend, Backend::Auto | Backend::Fastest)
                 && choice.rx == Backend::Xdp =>
         {
             let error = error.to_string().replace("\n ", ";");
@@ -143,7 +144,12 @@ pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
 
 /// Which back ends are to carry a pair.
 fn choose(ends: &[End], config: &Config) -> Choice {
-    let (rx, tx) = (config.receives_by(), config.sends_by());
+    // Where the kernel does not carry a pair, the fastest is what suits the interfaces.
+    let or_auto = |named| match named {
+        Backend::Fastest => Backend::Auto,
+        named => named,
+    };
+    let (rx, tx) = (or_auto(config.receives_by()), or_auto(config.sends_by()));
     if rx != Backend::Auto && tx != Backend::Auto {
         return Choice { rx, tx, why: None };
     }

@@ -12,6 +12,8 @@
 //! # }
 //! ```
 
+mod device;
+mod kernel;
 mod links;
 
 use std::{
@@ -21,7 +23,7 @@ use std::{
 
 use crate::{
     check::quota::quota,
-    config::{Config, MacMode, PortName},
+    config::{Backend, Config, MacMode, PortName},
     control::links::{LinkThread, LinkWatch},
     error::{Error, Result},
     interface::Interface,
@@ -58,6 +60,7 @@ struct Port {
     interface: Interface,
     link: Arc<Link>,
     gone: bool,
+    drops: device::DeviceDrops,
 }
 
 /// Two ports that are joined, by their ids, and the lanes between them.
@@ -66,6 +69,8 @@ struct Pair {
     lanes: Vec<LaneId>,
     /// By what it is carried, in words.
     how: String,
+    /// If the kernel carries it.
+    kernel: Option<kernel::Kernel>,
 }
 
 struct LaneInfo {
@@ -129,7 +134,9 @@ impl Relay {
     fn shut_down(&mut self) {
         if let Some(watch) = self.watch.take() {
             watch.stop();
-            lock(&self.inner).stop_workers();
+            let mut inner = lock(&self.inner);
+            inner.close_kernel();
+            inner.stop_workers();
         }
     }
 }
@@ -148,11 +155,14 @@ pub(crate) fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
 impl Port {
     fn new(name: PortName, interface: Interface) -> Self {
         let link = Arc::new(Link::new(interface.up && interface.carrier, interface.mtu));
+        let mut drops = device::DeviceDrops::default();
+        drops.follow(&name, &interface);
         Self {
             name,
             interface,
             link,
             gone: false,
+            drops,
         }
     }
 
@@ -168,6 +178,9 @@ impl Port {
     fn update(&mut self, interface: Interface) {
         self.link
             .set(interface.up && interface.carrier, interface.mtu);
+        if self.interface.index != interface.index {
+            self.drops.follow(&self.name, &interface);
+        }
         self.gone = false;
         self.interface = interface;
     }
@@ -200,12 +213,34 @@ impl Inner {
             .collect();
         let mut built = Vec::new();
         for ports in ids {
-            let Joined { halves, how, pages } = self.open_pair(ports)?;
+            let mut no_kernel = None;
+            if self.wants_kernel(ports, &self.config) {
+                match self.open_kernel(ports, &self.config) {
+                    Ok(opened) => {
+                        self.add_kernel_pair(ports, opened);
+                        continue;
+                    }
+                    // Nobody asked for it, so do without.
+                    Err(error) if self.config.backend == Backend::Fastest => {
+                        no_kernel = Some(error.to_string().replace("\n ", ";"));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let Joined {
+                halves,
+                mut how,
+                pages,
+            } = self.open_pair(ports)?;
+            if let Some(reason) = no_kernel {
+                how = format!("{how} (fastest: not the kernel: {reason})");
+            }
             self.pages.add(pages);
             let mut pair = Pair {
                 ports,
                 lanes: Vec::new(),
                 how,
+                kernel: None,
             };
             for halves in halves {
                 let Halves { from, to, .. } = halves;
@@ -249,6 +284,9 @@ impl Inner {
 
     /// Opens a pair again after one of its interfaces was created anew. Its lanes keep their counts.
     fn reopen(&mut self, pair: usize) {
+        if self.pairs[pair].kernel.is_some() {
+            return self.reopen_kernel(pair);
+        }
         let (ports, ids) = (self.pairs[pair].ports, self.pairs[pair].lanes.clone());
         // Taken away first: while both the old and the new sockets receive, frames would be counted twice. And let go of
         // everything: a queue of the port that is left can't be bound again before.
@@ -287,21 +325,8 @@ impl Inner {
         if rx == tx && self.config.hairpin_guard {
             stages.push(Box::new(UnicastOnly));
         }
-        match self.config.mac {
-            MacMode::Keep => {}
-            MacMode::Swap => stages.push(Box::new(Rewrite::Swap)),
-            MacMode::Update => {
-                let given = self
-                    .config
-                    .dst_mac
-                    .iter()
-                    .find(|(port, _)| *port == to.name);
-                let dst = given.map_or_else(|| Rewrite::l2fwd_dst(tx as u8), |(_, mac)| *mac);
-                stages.push(Box::new(Rewrite::Update {
-                    src: to.interface.mac,
-                    dst,
-                }));
-            }
+        if let Some(rewrite) = self.rewrite(tx) {
+            stages.push(Box::new(rewrite));
         }
         if let Some(link) = self.config.link(&from.name, &to.name) {
             stages.push(Box::new(Delay::new(link.delay)));
@@ -309,13 +334,34 @@ impl Inner {
         stages
     }
 
-    fn snapshot(&self, last: bool) -> Snapshot {
+    /// What becomes of the addresses of frames that leave by a port.
+    fn rewrite(&self, tx: usize) -> Option<Rewrite> {
+        let to = &self.ports[tx];
+        match self.config.mac {
+            MacMode::Keep => None,
+            MacMode::Swap => Some(Rewrite::Swap),
+            MacMode::Update => {
+                let mut given = self.config.dst_mac.iter();
+                let given = given.find(|(port, _)| *port == to.name);
+                Some(Rewrite::Update {
+                    src: to.interface.mac,
+                    dst: given.map_or_else(|| Rewrite::l2fwd_dst(tx as u8), |(_, mac)| *mac),
+                })
+            }
+        }
+    }
+
+    fn snapshot(&mut self, last: bool) -> Snapshot {
         self.workers.iter().for_each(Worker::refresh);
+        self.refresh_kernel();
+        for port in &mut self.ports {
+            port.drops.refresh(&port.name, &port.interface);
+        }
         let port = |id: usize| self.ports[id].name.to_string();
         let ports = self
             .ports
             .iter()
-            .map(|port| (port.name.to_string(), port.state()))
+            .map(|port| (port.name.to_string(), port.state(), port.drops.total()))
             .collect();
         let lane = |lane: &LaneInfo| {
             LaneSnapshot::new(
@@ -360,8 +406,9 @@ impl Inner {
             let names: Vec<&str> = self
                 .lanes
                 .iter()
-                .filter(|lane| lane.worker == at)
-                .map(|lane| lane.name.as_str())
+                .enumerate()
+                .filter(|(id, lane)| lane.worker == at && !self.in_kernel(*id))
+                .map(|(_, lane)| lane.name.as_str())
                 .collect();
             lines.push(format!(
                 "core {core}: {}",
@@ -372,7 +419,9 @@ impl Inner {
                 }
             ));
         }
-        lines.push(self.pages.describe(self.config.huge_pages));
+        if self.pages != Pages::default() {
+            lines.push(self.pages.describe(self.config.huge_pages));
+        }
         if let Some(quota) = quota().filter(|quota| quota.cpus() < self.workers.len() as f64 + 0.5)
         {
             lines.push(format!(

@@ -48,6 +48,9 @@ pub struct PortSnapshot {
     pub dropped: u64,
     /// Packets that arrived but were dropped by the kernel, because the relay did not take them in time.
     pub kernel_drops: u64,
+    /// Frames that the interface dropped after they were sent, by its own count since the relay was started. Not part of
+    /// `dropped`; a super-frame may count as one.
+    pub device_drops: u64,
 }
 
 /// The state of a port.
@@ -109,12 +112,12 @@ impl Snapshot {
     pub(crate) fn new(
         uptime: Duration,
         last: bool,
-        ports: Vec<(String, PortState)>,
+        ports: Vec<(String, PortState, u64)>,
         lanes: Vec<LaneSnapshot>,
     ) -> Self {
         let ports = ports
             .into_iter()
-            .map(|(name, state)| {
+            .map(|(name, state, device_drops)| {
                 let (mut rx, mut tx) = (Tally::default(), Tally::default());
                 lanes
                     .iter()
@@ -133,6 +136,7 @@ impl Snapshot {
                     tx_bytes: tx.tx_bytes,
                     dropped: tx.dropped_total(),
                     kernel_drops: rx.kernel_drops,
+                    device_drops,
                 }
             })
             .collect();
@@ -238,13 +242,21 @@ impl fmt::Display for Snapshot {
         let name = width(&mut self.ports.iter().map(|port| port.name.len()));
         writeln!(
             f,
-            "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12}",
-            "port", "state", "received", "bytes", "sent", "bytes", "dropped", "kernel drops"
+            "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12} {:>12}",
+            "port",
+            "state",
+            "received",
+            "bytes",
+            "sent",
+            "bytes",
+            "dropped",
+            "kernel drops",
+            "device drops"
         )?;
         for port in &self.ports {
             writeln!(
                 f,
-                "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12}",
+                "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12} {:>12}",
                 port.name,
                 port.state,
                 port.rx_packets,
@@ -252,7 +264,8 @@ impl fmt::Display for Snapshot {
                 port.tx_packets,
                 port.tx_bytes,
                 port.dropped,
-                port.kernel_drops
+                port.kernel_drops,
+                port.device_drops
             )?;
         }
         let name = width(&mut self.lanes.iter().map(|lane| lane.name.len()));
@@ -311,7 +324,10 @@ mod tests {
             ..Tally::default()
         };
         let lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally);
-        let ports = vec![("a".into(), PortState::Up), ("b".into(), PortState::Down)];
+        let ports = vec![
+            ("a".into(), PortState::Up, 0),
+            ("b".into(), PortState::Down, 4),
+        ];
         Snapshot::new(Duration::from_secs(uptime), false, ports, vec![lane])
     }
 
@@ -326,6 +342,7 @@ mod tests {
             (a.rx_packets, a.dropped, b.tx_packets, b.dropped),
             (1000, 0, 998, 2)
         );
+        assert_eq!(b.device_drops, 4);
         assert_eq!(snapshot.lanes[0].dropped, BTreeMap::from([("oversize", 2)]));
     }
 

@@ -74,6 +74,30 @@ pub(crate) const GOALS: &[Goal] = &[
         against: Against::Nothing,
         bound: 64.0,
     },
+    Goal {
+        relay: "l2relay-kernel",
+        figure: "ping-pong-p50",
+        against: Against::Best(&["bridge"]),
+        bound: 0.9,
+    },
+    Goal {
+        relay: "l2relay-kernel",
+        figure: "tcp-goodput",
+        against: Against::Best(&["bridge"]),
+        bound: 1.1,
+    },
+    Goal {
+        relay: "l2relay-kernel",
+        figure: "flood-64-64-delivered",
+        against: Against::Best(&["bridge"]),
+        bound: 1.5,
+    },
+    Goal {
+        relay: "l2relay-kernel",
+        figure: "idle-cpu",
+        against: Against::Nothing,
+        bound: 0.0,
+    },
 ];
 
 /// What became of a goal.

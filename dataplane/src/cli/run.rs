@@ -29,7 +29,7 @@ pub struct RunArgs {
     /// Send what a port receives back out of it; repeat for more
     #[arg(long, value_name = "E")]
     pub hairpin: Vec<String>,
-    /// How frames are received and sent: auto (packet on veth and tap, xdp on NICs that can), packet, xdp
+    /// What carries frames: auto (packet on veth and tap, xdp on NICs that can), packet, xdp, kernel (a program in the kernel), fastest (kernel where nothing needs user space, else auto)
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
     /// How frames are received, if not by --backend: packet, xdp
@@ -47,6 +47,9 @@ pub struct RunArgs {
     /// With xdp, take the place of an XDP program that is on an interface already
     #[arg(long)]
     pub replace_xdp: bool,
+    /// With kernel, where its programs are attached: tc (tcx, or clsact before Linux 6.6), clsact, auto (tc)
+    #[arg(long, value_name = "HOOK", default_value = "auto")]
+    pub kernel_hook: String,
     /// MAC addresses: keep them, swap source and destination, or update them as l2fwd does
     #[arg(long, value_name = "MODE", default_value = "keep")]
     pub mac: String,
@@ -110,6 +113,7 @@ impl RunArgs {
                 copying: parse(&self.xdp_copy, &mut mistakes),
                 replace: self.replace_xdp,
             },
+            kernel_hook: parse(&self.kernel_hook, &mut mistakes),
             mac: parse(&self.mac, &mut mistakes),
             dst_mac: keep(
                 self.dst_mac.iter().map(|text| config::parse_dst_mac(text)),
@@ -171,7 +175,9 @@ fn parse<T: FromStr<Err = String> + Default>(text: &str, mistakes: &mut Vec<Stri
 /// A back end by name, for one half of the ports.
 fn one_of(option: &str, text: &Option<String>, mistakes: &mut Vec<String>) -> Option<Backend> {
     let named: Result<Backend, _> = text.as_ref()?.parse();
-    let known = named.ok().filter(|backend| *backend != Backend::Auto);
+    let known = named
+        .ok()
+        .filter(|backend| matches!(backend, Backend::Packet | Backend::Xdp));
     if known.is_none() {
         mistakes.push(format!(
             "{option} {:?}: use packet or xdp",

@@ -6,7 +6,7 @@ use crate::{config::MacMode, interface::Interface, port::packet};
 impl Inner {
     /// The kernel says that an interface has changed, or is there again.
     pub(crate) fn interface_changed(&mut self, netns: Option<&str>, interface: &Interface) {
-        let mut anew = Vec::new();
+        let (mut anew, mut created) = (Vec::new(), Vec::new());
         for (id, port) in self.ports.iter_mut().enumerate() {
             if port.name.netns.as_deref() != netns {
                 continue;
@@ -26,12 +26,16 @@ impl Inner {
                 }
             } else if port.gone && port.name.interface == interface.name {
                 port.update(interface.clone());
-                anew.push(id);
+                created.push(id);
             }
         }
+        self.tell_kernel();
         for pair in 0..self.pairs.len() {
             let ports = self.pairs[pair].ports;
-            let concerned = ports.iter().any(|id| anew.contains(id));
+            // The kernel's programs are told of the rest.
+            let concerned = ports.iter().any(|id| {
+                created.contains(id) || (anew.contains(id) && self.pairs[pair].kernel.is_none())
+            });
             if concerned && ports.iter().all(|&id| !self.ports[id].gone) {
                 self.reopen(pair);
             }
@@ -50,6 +54,7 @@ impl Inner {
                 );
             }
         }
+        self.tell_kernel();
     }
 
     /// Events were lost: compares every port with what there is now.
