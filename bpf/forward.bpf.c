@@ -107,21 +107,23 @@ int l2relay_forward(struct __sk_buff *skb)
 				own->tapped = 0;
 				return TC_ACT_UNSPEC;
 			}
-			blocked = 1 + MOVED;
 		}
-		lose(own, packets, bytes, blocked - 1);
+		if (blocked == 1 + LINK_DOWN)
+			LOSE(own, packets, bytes, LINK_DOWN);
+		else
+			LOSE(own, packets, bytes, MOVED);
 		return TC_ACT_SHOT;
 	}
 	if (length > limit && (gso_size || length > limit + tags_inside(skb))) {
-		lose(own, packets, bytes, OVERSIZE);
+		LOSE(own, packets, bytes, OVERSIZE);
 		return TC_ACT_SHOT;
 	}
 	if (settings.unicast_only && (bpf_skb_load_bytes(skb, 0, &first, 1) || first & 1)) {
-		lose(own, packets, bytes, FILTERED);
+		LOSE(own, packets, bytes, FILTERED);
 		return TC_ACT_SHOT;
 	}
 	if (settings.mac_mode != MAC_KEEP && rewrite(skb)) {
-		lose(own, packets, bytes, REFUSED);
+		LOSE(own, packets, bytes, REFUSED);
 		return TC_ACT_SHOT;
 	}
 	own->packets += packets;

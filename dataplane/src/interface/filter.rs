@@ -30,10 +30,7 @@ impl Interface {
             ..TcHeader::default()
         };
         let question = TcMessage::from_parts(header, Vec::new());
-        let answers = ask(
-            &RouteNetlinkMessage::GetTrafficFilter(question),
-            NLM_F_DUMP,
-        )?;
+        let answers = ask(&RouteNetlinkMessage::GetTrafficFilter(question), NLM_F_DUMP)?;
         Ok(answers
             .into_iter()
             .filter_map(Filter::from_message)

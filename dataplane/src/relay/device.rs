@@ -32,6 +32,11 @@ impl DeviceDrops {
         }
     }
 
+    /// Counts from 0 again.
+    pub(super) fn reset(&mut self) {
+        (self.before, self.first) = (0, self.last);
+    }
+
     /// Frames dropped, as the device counts them: a super-frame may be one.
     pub(super) fn total(&self) -> u64 {
         self.before + (self.last - self.first)

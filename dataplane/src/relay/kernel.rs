@@ -1,5 +1,7 @@
 //! Pairs that the kernel carries: opening them, telling them of links, taking over what they count.
 
+use std::io;
+
 use super::{Inner, LaneInfo, Pair};
 use crate::{
     config::{Backend, Config},
@@ -22,6 +24,30 @@ struct Direction {
     way: Option<Way>,
     /// What was counted by what carried it before.
     before: Tally,
+}
+
+impl Kernel {
+    /// Takes the programs off the ports. What they have counted stays.
+    fn close(&mut self) {
+        for direction in &mut self.directions {
+            match direction.way.take().map(Way::close) {
+                Some(Ok(counted)) => direction.before.add(&counted),
+                Some(Err(error)) => tracing::error!("reading the kernel's last counters: {error}"),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Direction {
+    /// What was counted since the relay was started.
+    fn count(&self) -> io::Result<Tally> {
+        let mut tally = self.before;
+        if let Some(way) = &self.way {
+            tally.add(&way.read()?);
+        }
+        Ok(tally)
+    }
 }
 
 /// What opening a pair gave.
@@ -87,6 +113,7 @@ impl Inner {
                 queue: 0,
                 worker: lane % self.workers.len(),
                 counters: Default::default(),
+                base: Tally::default(),
             });
             pair.lanes.push(lane);
             all.push(Direction {
@@ -105,12 +132,7 @@ impl Inner {
         let Some(mut kernel) = self.pairs[pair].kernel.take() else {
             return;
         };
-        for direction in &mut kernel.directions {
-            let counted = direction.way.take().map(Way::close);
-            if let Some(Ok(counted)) = counted {
-                direction.before.add(&counted);
-            }
-        }
+        kernel.close();
         match self.open_kernel(ports, &self.config) {
             Ok(Opened { ways, how }) => {
                 let [a, b] = ports.map(|id| &self.ports[id].name);
@@ -146,41 +168,41 @@ impl Inner {
 
     /// Publishes what the programs have counted.
     pub(super) fn refresh_kernel(&self) {
-        for kernel in self.pairs.iter().filter_map(|pair| pair.kernel.as_ref()) {
-            for direction in &kernel.directions {
-                let counted = direction.way.as_ref().map(Way::read).transpose();
-                match counted {
-                    Ok(counted) => self.publish(direction, counted.unwrap_or_default()),
-                    Err(error) => tracing::error!("reading the kernel's counters: {error}"),
-                }
+        let directions = self.pairs.iter().filter_map(|pair| pair.kernel.as_ref());
+        for direction in directions.flat_map(|kernel| &kernel.directions) {
+            match direction.count() {
+                Ok(tally) => self.lanes[direction.lane].counters.publish(&tally),
+                Err(error) => tracing::error!("reading the kernel's counters: {error}"),
             }
         }
     }
 
-    /// Takes the programs off all ports. What they counted stays.
+    /// Takes the programs off all ports, and publishes what they have counted.
     pub(super) fn close_kernel(&mut self) {
-        for pair in 0..self.pairs.len() {
-            let Some(kernel) = &mut self.pairs[pair].kernel else {
-                continue;
-            };
-            for direction in &mut kernel.directions {
-                if let Some(Ok(counted)) = direction.way.take().map(Way::close) {
-                    direction.before.add(&counted);
-                }
-            }
-        }
+        let kernels = self
+            .pairs
+            .iter_mut()
+            .filter_map(|pair| pair.kernel.as_mut());
+        kernels.for_each(Kernel::close);
+        self.refresh_kernel();
+    }
+
+    /// Pairs that the kernel was to carry and does not.
+    pub(super) fn not_carried(&self) -> impl Iterator<Item = String> {
+        let broken = |kernel: &Kernel| kernel.directions.iter().any(|one| one.way.is_none());
+        let pairs = self.pairs.iter();
+        pairs
+            .filter(move |pair| pair.kernel.as_ref().is_some_and(broken))
+            .map(|pair| {
+                let [a, b] = pair.ports.map(|id| &self.ports[id].name);
+                format!("pair {a} <-> {b} is not carried")
+            })
     }
 
     /// Whether a lane is one only by name.
     pub(super) fn in_kernel(&self, lane: LaneId) -> bool {
         let mut pairs = self.pairs.iter();
         pairs.any(|pair| pair.kernel.is_some() && pair.lanes.contains(&lane))
-    }
-
-    fn publish(&self, direction: &Direction, counted: Tally) {
-        let mut tally = direction.before;
-        tally.add(&counted);
-        self.lanes[direction.lane].counters.publish(&tally);
     }
 
     fn end(&self, id: usize) -> End<'_> {

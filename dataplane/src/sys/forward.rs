@@ -44,8 +44,12 @@ pub(crate) enum Mac {
 pub(crate) enum Passage {
     /// They go on.
     Open,
-    /// They are dropped, and counted so.
-    Blocked(Reason),
+    /// They are dropped, and counted as [`Reason::LinkDown`].
+    LinkDown,
+    #[expect(dead_code, reason = "for moving a pair under way")]
+    /// They are dropped, and counted as [`Reason::Moved`].
+    Closed,
+    #[expect(dead_code, reason = "for moving a pair under way")]
     /// The gate decides between lanes and a drop as [`Reason::Moved`].
     Gated {
         /// The lanes get them.
@@ -81,6 +85,8 @@ const REASONS: [Reason; 6] = [
     Reason::GsoUnsupported,
     Reason::Refused,
 ];
+const LINK_DOWN: u32 = 1;
+const MOVED: u32 = 3;
 const GATED: u32 = 0xff;
 /// The key of the only element of a map.
 const ONLY: [u8; 4] = [0; 4];
@@ -149,11 +155,8 @@ impl State {
     fn to_bytes(self) -> [u8; 24] {
         let (blocked, lanes) = match self.passage {
             Passage::Open => (0, false),
-            Passage::Blocked(reason) => {
-                let known = REASONS.iter().position(|known| *known == reason);
-                // Programs count under one of theirs.
-                (1 + known.unwrap_or(REASONS.len()) as u32, false)
-            }
+            Passage::LinkDown => (1 + LINK_DOWN, false),
+            Passage::Closed => (1 + MOVED, false),
             Passage::Gated { lanes } => (GATED, lanes),
         };
         let mut bytes = [0; 24];

@@ -6,10 +6,13 @@ mod common;
 mod bad_input;
 mod change;
 mod check;
+mod control;
 mod encapsulation;
 mod hairpin;
 mod idle;
 mod jumbo;
+#[cfg(feature = "xdp")]
+mod kernel;
 mod link;
 mod load;
 mod mac;

@@ -14,7 +14,7 @@ use crate::{
     interface::Interface,
     netns,
     stage::mac::Rewrite,
-    stats::{Reason, Tally},
+    stats::Tally,
     sys::{
         forward::{Forward, Mac, Passage, Settings, State},
         packet::PacketSocket,
@@ -116,9 +116,9 @@ impl Way {
             return Ok(());
         }
         self.state = state;
-        self.forward.set(&state).map_err(|error| {
-            Error::system("tell the program about", &to.interface.name, error, "")
-        })
+        self.forward
+            .set(&state)
+            .map_err(|error| Error::system("tell the program about", &to.interface.name, error, ""))
     }
 
     /// What was counted since it was opened.
@@ -126,6 +126,7 @@ impl Way {
         self.forward.read()
     }
 
+    #[expect(dead_code, reason = "for moving a pair under way")]
     /// The filter for the packet sockets of lanes that share the port for a moment.
     pub(crate) fn gate(&self) -> BorrowedFd<'_> {
         self.forward.gate()
@@ -166,6 +167,7 @@ impl Drop for Way {
     }
 }
 
+#[expect(dead_code, reason = "for moving a pair under way")]
 /// Waits until the frames that programs had in hand are sent.
 pub(crate) fn settle() {
     tcx::grace();
@@ -175,7 +177,7 @@ fn state(to: &End, rewrite: Option<Rewrite>, passage: Option<Passage>) -> State 
     let link = if to.up {
         Passage::Open
     } else {
-        Passage::Blocked(Reason::LinkDown)
+        Passage::LinkDown
     };
     let mut macs = [0; 12];
     if let Some(Rewrite::Update { src, dst }) = rewrite {
@@ -200,7 +202,6 @@ fn promiscuous(interface: &Interface) -> Result<PacketSocket> {
 }
 
 fn within<T: Send>(end: &End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    netns::within(end.netns, work).map_err(|error| {
-        Error::system("enter the namespace of", &end.interface.name, error, "")
-    })?
+    netns::within(end.netns, work)
+        .map_err(|error| Error::system("enter the namespace of", &end.interface.name, error, ""))?
 }
