@@ -38,7 +38,9 @@ fn links(relay: &Relay) -> Vec<String> {
         .filter_map(|info| std::fs::read_to_string(info.path()).ok());
     texts
         .filter_map(|text| {
-            let id = text.lines().find_map(|line| line.strip_prefix("link_id:"))?;
+            let id = text
+                .lines()
+                .find_map(|line| line.strip_prefix("link_id:"))?;
             Some(id.trim().to_owned())
         })
         .collect()
@@ -46,8 +48,13 @@ fn links(relay: &Relay) -> Vec<String> {
 
 /// Whether bpftool knows the link.
 fn exists(link: &str) -> bool {
-    let shown = Command::new("bpftool").args(["link", "show", "id", link]).output();
-    shown.expect("bpftool (bpftool) is installed").status.success()
+    let shown = Command::new("bpftool")
+        .args(["link", "show", "id", link])
+        .output();
+    shown
+        .expect("bpftool (bpftool) is installed")
+        .status
+        .success()
 }
 
 #[test]
@@ -449,7 +456,9 @@ fn killed_it_leaves_nothing_or_what_the_next_one_takes_over() {
     let links = links(&relay);
     assert!(links.len() == 2 && links.iter().all(|link| exists(link)));
     relay.kill();
-    assert!(eventually(PATIENCE, || !links.iter().any(|link| exists(link))));
+    assert!(eventually(PATIENCE, || !links
+        .iter()
+        .any(|link| exists(link))));
     assert_eq!(attached(net), "");
 
     // Without tcx the filters stay, and go on forwarding. Either hook takes them over.

@@ -135,7 +135,6 @@ impl Net {
         self.sh(b.0, &format!("ip link set {} up", b.1));
     }
 
-
     /// The counters of an interface.
     pub(crate) fn counters(&self, name: &str, interface: &str) -> Counters {
         let value = self.link(name, interface);
