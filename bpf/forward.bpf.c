@@ -102,6 +102,8 @@ int l2relay_forward(struct __sk_buff *skb)
 		limit += tags;
 	}
 	if (blocked) {
+		if (blocked == ASIDE)
+			return TC_ACT_UNSPEC;
 		if (blocked == GATED) {
 			if (own->tapped) {
 				own->tapped = 0;

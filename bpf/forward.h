@@ -29,6 +29,8 @@ const volatile struct settings settings = {};
 
 // Nothing in the way.
 #define OPEN 0
+// As `blocked`: no frame is looked at, for the lanes have the port.
+#define ASIDE 0xfe
 // As `blocked`: lanes have the port, as far as the gate has given it to them.
 #define GATED 0xff
 

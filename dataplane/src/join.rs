@@ -3,7 +3,7 @@
 //! Called by the relay when it starts, and again when an interface was created anew. Receiving and sending may be by
 //! different back ends; then each opens its halves, and the lane's frames lie where AF_XDP needs them.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, os::fd::BorrowedFd, sync::Arc};
 
 use crate::{
     config::{Backend, Config, PortName},
@@ -22,6 +22,8 @@ pub(crate) struct End<'a> {
     pub(crate) name: &'a PortName,
     pub(crate) interface: &'a Interface,
     pub(crate) link: &'a Arc<Link>,
+    /// Decides which frames packet sockets receive.
+    pub(crate) gate: Option<BorrowedFd<'a>>,
 }
 
 /// What a lane is made of.
@@ -35,6 +37,8 @@ pub(crate) struct Halves {
     pub(crate) rx: Box<dyn RxQueue>,
     pub(crate) tx: Box<dyn TxQueue>,
     pub(crate) pool: FramePool,
+    /// If packet sockets receive.
+    pub(crate) gate: Option<packet::Gate>,
 }
 
 /// A pair, open.
@@ -223,7 +227,8 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
     for (from, to) in directions(ends) {
         let rx = packet_rx(&ends[from], config, config.queues)?;
         let tx = packet_tx(&ends[to], config, config.queues)?;
-        for (queue, ((rx, tx), pool)) in rx.into_iter().zip(tx).zip(&mut pools).enumerate() {
+        for (queue, (((rx, gate), tx), pool)) in rx.into_iter().zip(tx).zip(&mut pools).enumerate()
+        {
             halves.push(Halves {
                 from: ends[from].id,
                 to: ends[to].id,
@@ -231,6 +236,7 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
                 rx,
                 tx,
                 pool,
+                gate: Some(gate),
             });
         }
     }
@@ -250,10 +256,19 @@ fn settings(config: &Config, queues: usize) -> packet::Settings {
     }
 }
 
-fn packet_rx(end: &End, config: &Config, queues: usize) -> Result<VecDeque<Box<dyn RxQueue>>> {
-    let open = || packet::open_rx(end.interface, &settings(config, queues));
-    let boxed = |rx| Box::new(rx) as Box<dyn RxQueue>;
-    Ok(within(end, open)?.into_iter().map(boxed).collect())
+/// Receive queues, with their gates.
+type Gated = VecDeque<(Box<dyn RxQueue>, packet::Gate)>;
+
+fn packet_rx(end: &End, config: &Config, queues: usize) -> Result<Gated> {
+    let open = || packet::open_rx_gated(end.interface, &settings(config, queues), end.gate);
+    let gated = |rx: packet::PacketRx| {
+        let gate = rx.gate(queues > 1).map_err(|error| {
+            let remedy = "raise the limit on open files: ulimit -n";
+            Error::system("share a socket of", end.name.to_string(), error, remedy)
+        })?;
+        Ok((Box::new(rx) as Box<dyn RxQueue>, gate))
+    };
+    within(end, open)?.into_iter().map(gated).collect()
 }
 
 fn packet_tx(end: &End, config: &Config, queues: usize) -> Result<VecDeque<Box<dyn TxQueue>>> {
@@ -333,9 +348,9 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
         .collect();
     let mut halves = Vec::new();
     for (opened, (from, to, queue)) in opened.into_iter().zip(named) {
-        let rx = match opened.rx {
-            Some(rx) => Some(Box::new(rx) as Box<dyn RxQueue>),
-            None => packet_halves_rx.pop_front(),
+        let (rx, gate) = match opened.rx {
+            Some(rx) => (Some(Box::new(rx) as Box<dyn RxQueue>), None),
+            None => packet_halves_rx.pop_front().unzip(),
         };
         let tx = match opened.tx {
             Some(tx) => Some(Box::new(tx) as Box<dyn TxQueue>),
@@ -352,6 +367,7 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
             rx,
             tx,
             pool: opened.pool,
+            gate,
         });
     }
     let modes = ends
@@ -430,6 +446,7 @@ mod tests {
                 name: &names[id],
                 interface: &interfaces[id],
                 link: &link,
+                gate: None,
             })
             .collect();
         choose(&ends, config)

@@ -13,11 +13,13 @@
 //! ```
 
 mod answer;
+mod carry;
 mod device;
 mod kernel;
 mod links;
 
 use std::{
+    os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -30,7 +32,7 @@ use crate::{
     interface::Interface,
     join::{self, Halves, Joined, Pages},
     lane::Lane,
-    port::Link,
+    port::{Link, packet},
     snapshot::{LaneSnapshot, PortState, Snapshot},
     stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
     stats::{Counters, Tally},
@@ -81,6 +83,10 @@ struct Pair {
     how: String,
     /// If the kernel carries it.
     kernel: Option<kernel::Kernel>,
+    /// Where its packet sockets can be given a filter, and at which port.
+    gates: Vec<(usize, packet::Gate)>,
+    /// By what it is to be carried since it was moved.
+    moved_to: Option<Backend>,
 }
 
 struct LaneInfo {
@@ -90,6 +96,8 @@ struct LaneInfo {
     queue: usize,
     worker: usize,
     counters: Arc<Counters>,
+    /// What was counted by what carried it before.
+    before: Tally,
     /// What it had counted when counting began anew.
     base: Tally,
 }
@@ -201,6 +209,28 @@ impl Port {
     }
 }
 
+impl Pair {
+    fn new(ports: [usize; 2], how: String) -> Self {
+        Self {
+            ports,
+            lanes: Vec::new(),
+            how,
+            kernel: None,
+            gates: Vec::new(),
+            moved_to: None,
+        }
+    }
+}
+
+impl LaneInfo {
+    /// What was counted since the relay was started, whoever carried it.
+    fn tally(&self) -> Tally {
+        let mut tally = self.before;
+        tally.add(&self.counters.read());
+        tally
+    }
+}
+
 impl Inner {
     fn start_workers(&mut self) -> Result<()> {
         let cores: Vec<Option<usize>> = match &self.config.cores[..] {
@@ -230,9 +260,10 @@ impl Inner {
         for ports in ids {
             let mut no_kernel = None;
             if self.wants_kernel(ports, &self.config) {
-                match self.open_kernel(ports, &self.config) {
+                match self.open_kernel(ports, &self.config, None) {
                     Ok(opened) => {
-                        self.add_kernel_pair(ports, opened);
+                        self.pairs.push(Pair::new(ports, String::new()));
+                        self.give_to_kernel(self.pairs.len() - 1, opened);
                         continue;
                     }
                     // Nobody asked for it, so do without.
@@ -246,35 +277,13 @@ impl Inner {
                 halves,
                 mut how,
                 pages,
-            } = self.open_pair(ports)?;
+            } = self.open_pair(ports, &self.config, &[])?;
             if let Some(reason) = no_kernel {
                 how = format!("{how} (fastest: not the kernel: {reason})");
             }
             self.pages.add(pages);
-            let mut pair = Pair {
-                ports,
-                lanes: Vec::new(),
-                how,
-                kernel: None,
-            };
-            for halves in halves {
-                let Halves { from, to, .. } = halves;
-                let stages = self.stages(from, to);
-                let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
-                let id = self.lanes.len();
-                self.lanes.push(LaneInfo {
-                    name: self.lane_name(from, to, halves.queue),
-                    rx: from,
-                    tx: to,
-                    queue: halves.queue,
-                    worker: id % self.workers.len(),
-                    counters: Arc::clone(lane.counters()),
-                    base: Tally::default(),
-                });
-                pair.lanes.push(id);
-                built.push((id, lane));
-            }
-            self.pairs.push(pair);
+            self.pairs.push(Pair::new(ports, how));
+            built.extend(self.build(self.pairs.len() - 1, halves));
         }
         for (id, lane) in built {
             self.worker(id).add(id, Box::new(lane));
@@ -282,8 +291,51 @@ impl Inner {
         Ok(())
     }
 
-    /// Opens both ports of a pair, or the one of a hairpin.
-    fn open_pair(&self, ports: [usize; 2]) -> Result<Joined> {
+    /// Makes lanes of what was opened for a pair.
+    fn build(&mut self, pair: usize, halves: Vec<Halves>) -> Vec<(LaneId, Lane)> {
+        let mut built = Vec::new();
+        for halves in halves {
+            let Halves { from, to, .. } = halves;
+            let stages = self.stages(from, to);
+            let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
+            let id = self.lane_id(pair, from, to, halves.queue);
+            self.lanes[id].counters = Arc::clone(lane.counters());
+            let gate = halves.gate.map(|gate| (from, gate));
+            self.pairs[pair].gates.extend(gate);
+            built.push((id, lane));
+        }
+        built
+    }
+
+    /// The lane of a pair from one port to another; one that was not there is named.
+    fn lane_id(&mut self, pair: usize, from: usize, to: usize, queue: usize) -> LaneId {
+        let mut known = self.pairs[pair].lanes.iter().copied();
+        let same = |lane: &LaneInfo| (lane.rx, lane.tx, lane.queue) == (from, to, queue);
+        if let Some(id) = known.find(|&id| same(&self.lanes[id])) {
+            return id;
+        }
+        let id = self.lanes.len();
+        self.lanes.push(LaneInfo {
+            name: self.lane_name(from, to, queue),
+            rx: from,
+            tx: to,
+            queue,
+            worker: id % self.workers.len(),
+            counters: Arc::default(),
+            before: Tally::default(),
+            base: Tally::default(),
+        });
+        self.pairs[pair].lanes.push(id);
+        id
+    }
+
+    /// Opens both ports of a pair, or the one of a hairpin. `gates`: programs that decide which frames packet sockets receive, by port.
+    fn open_pair(
+        &self,
+        ports: [usize; 2],
+        config: &Config,
+        gates: &[(usize, BorrowedFd<'_>)],
+    ) -> Result<Joined> {
         let mut ids = ports.to_vec();
         ids.dedup();
         let ends: Vec<join::End> = ids
@@ -293,13 +345,17 @@ impl Inner {
                 name: &self.ports[id].name,
                 interface: &self.ports[id].interface,
                 link: &self.ports[id].link,
+                gate: gates
+                    .iter()
+                    .find(|(port, _)| *port == id)
+                    .map(|(_, gate)| *gate),
             })
             .collect();
-        join::join(&ends, &self.config)
+        join::join(&ends, config)
     }
 
     /// Opens a pair again after one of its interfaces was created anew. Its lanes keep their counts.
-    fn reopen(&mut self, pair: usize) {
+    fn reopen(&mut self, pair: usize) -> Result<()> {
         if self.pairs[pair].kernel.is_some() {
             return self.reopen_kernel(pair);
         }
@@ -309,9 +365,13 @@ impl Inner {
         let taken = ids.iter().flat_map(|&id| self.worker(id).remove(vec![id]));
         let mut lanes: Vec<_> = taken.collect();
         lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
-        match self.open_pair(ports) {
+        self.pairs[pair].gates.clear();
+        let opened = self.open_pair(ports, &self.pair_config(pair), &[]);
+        let result = match opened {
             Ok(Joined { halves, how, .. }) => {
                 for new in halves {
+                    let gate = new.gate.map(|gate| (new.from, gate));
+                    self.pairs[pair].gates.extend(gate);
                     let lane = lanes.iter_mut().find(|(id, _)| {
                         let old = &self.lanes[*id];
                         (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
@@ -323,12 +383,14 @@ impl Inner {
                 let [a, b] = ports.map(|id| &self.ports[id].name);
                 tracing::info!("pair {a} <-> {b} is open again: {how}");
                 self.pairs[pair].how = how;
+                Ok(())
             }
-            Err(error) => tracing::error!("{error}"),
-        }
+            Err(error) => Err(error),
+        };
         lanes
             .into_iter()
             .for_each(|(id, lane)| self.worker(id).add(id, lane));
+        result
     }
 
     fn worker(&self, lane: LaneId) -> &Worker {
@@ -386,7 +448,7 @@ impl Inner {
     fn reset(&mut self) {
         self.counted_from = Instant::now();
         for lane in &mut self.lanes {
-            lane.base = lane.counters.read().baseline();
+            lane.base = lane.tally().baseline();
         }
         for port in &mut self.ports {
             port.drops.reset();
@@ -409,7 +471,7 @@ impl Inner {
                 lane.name.clone(),
                 port(lane.rx),
                 port(lane.tx),
-                lane.counters.read().since(&lane.base),
+                lane.tally().since(&lane.base),
             )
         };
         let now = Instant::now();

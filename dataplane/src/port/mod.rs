@@ -12,7 +12,6 @@
 //!   counts them);
 //! * a transmit side that is down takes every frame and counts it `link_down`; when it is up again it works by itself.
 
-#[cfg(feature = "xdp")]
 pub(crate) mod kernel;
 pub mod memory;
 pub mod packet;

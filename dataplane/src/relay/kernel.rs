@@ -1,58 +1,31 @@
 //! Pairs that the kernel carries: opening them, telling them of links, taking over what they count.
 
-use std::io;
+use std::sync::Arc;
 
-use super::{Inner, LaneInfo, Pair};
+use super::Inner;
 use crate::{
     config::{Backend, Config},
     error::Result,
-    port::kernel::{End, Options, Way},
+    port::kernel::{End, Options, Passage, Way},
     snapshot::PortState,
-    stats::Tally,
     sys::netns,
     worker::LaneId,
 };
 
 /// What the kernel does of a pair: its directions.
 pub(super) struct Kernel {
-    directions: Vec<Direction>,
+    pub(super) directions: Vec<Direction>,
 }
 
-struct Direction {
-    lane: LaneId,
+pub(super) struct Direction {
+    pub(super) lane: LaneId,
     /// `None` while it can't be open.
-    way: Option<Way>,
-    /// What was counted by what carried it before.
-    before: Tally,
-}
-
-impl Kernel {
-    /// Takes the programs off the ports. What they have counted stays.
-    fn close(&mut self) {
-        for direction in &mut self.directions {
-            match direction.way.take().map(Way::close) {
-                Some(Ok(counted)) => direction.before.add(&counted),
-                Some(Err(error)) => tracing::error!("reading the kernel's last counters: {error}"),
-                None => {}
-            }
-        }
-    }
-}
-
-impl Direction {
-    /// What was counted since the relay was started.
-    fn count(&self) -> io::Result<Tally> {
-        let mut tally = self.before;
-        if let Some(way) = &self.way {
-            tally.add(&way.read()?);
-        }
-        Ok(tally)
-    }
+    pub(super) way: Option<Way>,
 }
 
 /// What opening a pair gave.
 pub(super) struct Opened {
-    /// In the order of [`Inner::directions`].
+    /// In the order of [`directions`].
     ways: Vec<Way>,
     /// By what it is carried, in words.
     pub(super) how: String,
@@ -75,7 +48,12 @@ impl Inner {
     }
 
     /// Attaches the programs of a pair.
-    pub(super) fn open_kernel(&self, ports: [usize; 2], config: &Config) -> Result<Opened> {
+    pub(super) fn open_kernel(
+        &self,
+        ports: [usize; 2],
+        config: &Config,
+        passage: Option<Passage>,
+    ) -> Result<Opened> {
         let mut ways = Vec::new();
         for (from, to) in directions(ports) {
             let options = Options {
@@ -84,7 +62,12 @@ impl Inner {
                 unicast_only: from == to && config.hairpin_guard,
                 promiscuous: config.promiscuous,
             };
-            ways.push(Way::open(&self.end(from), &self.end(to), &options, None)?);
+            ways.push(Way::open(
+                &self.end(from),
+                &self.end(to),
+                &options,
+                passage,
+            )?);
         }
         let places = directions(ports)
             .into_iter()
@@ -94,97 +77,85 @@ impl Inner {
         Ok(Opened { ways, how })
     }
 
-    /// Makes a pair of what was opened.
-    pub(super) fn add_kernel_pair(&mut self, ports: [usize; 2], opened: Opened) {
-        let Opened { ways, how } = opened;
-        let mut pair = Pair {
-            ports,
-            lanes: Vec::new(),
-            how,
-            kernel: None,
-        };
+    /// Gives a pair to what was opened for it.
+    pub(super) fn give_to_kernel(&mut self, pair: usize, Opened { ways, how }: Opened) {
         let mut all = Vec::new();
-        for ((from, to), way) in directions(ports).into_iter().zip(ways) {
-            let lane = self.lanes.len();
-            self.lanes.push(LaneInfo {
-                name: self.lane_name(from, to, 0),
-                rx: from,
-                tx: to,
-                queue: 0,
-                worker: lane % self.workers.len(),
-                counters: Default::default(),
-                base: Tally::default(),
-            });
-            pair.lanes.push(lane);
-            all.push(Direction {
-                lane,
-                way: Some(way),
-                before: Tally::default(),
-            });
+        for ((from, to), way) in directions(self.pairs[pair].ports).into_iter().zip(ways) {
+            let lane = self.lane_id(pair, from, to, 0);
+            self.lanes[lane].counters = Arc::default();
+            let way = Some(way);
+            all.push(Direction { lane, way });
         }
-        pair.kernel = Some(Kernel { directions: all });
-        self.pairs.push(pair);
+        self.pairs[pair].how = how;
+        self.pairs[pair].kernel = Some(Kernel { directions: all });
     }
 
     /// Attaches the programs again after an interface was created anew. Counts go on.
-    pub(super) fn reopen_kernel(&mut self, pair: usize) {
+    pub(super) fn reopen_kernel(&mut self, pair: usize) -> Result<()> {
         let ports = self.pairs[pair].ports;
-        let Some(mut kernel) = self.pairs[pair].kernel.take() else {
-            return;
-        };
-        kernel.close();
-        match self.open_kernel(ports, &self.config) {
-            Ok(Opened { ways, how }) => {
-                let [a, b] = ports.map(|id| &self.ports[id].name);
-                tracing::info!("pair {a} <-> {b} is open again: {how}");
-                for (direction, way) in kernel.directions.iter_mut().zip(ways) {
-                    direction.way = Some(way);
-                }
-                self.pairs[pair].how = how;
-            }
-            Err(error) => tracing::error!("{error}"),
-        }
-        self.pairs[pair].kernel = Some(kernel);
+        self.close_ways(pair);
+        let opened = self.open_kernel(ports, &self.pair_config(pair), None)?;
+        let [a, b] = ports.map(|id| &self.ports[id].name);
+        tracing::info!("pair {a} <-> {b} is open again: {}", opened.how);
+        self.give_to_kernel(pair, opened);
+        Ok(())
     }
 
     /// Tells the programs of all pairs how the links are.
     pub(super) fn tell_kernel(&mut self) {
-        for pair in 0..self.pairs.len() {
-            let Some(mut kernel) = self.pairs[pair].kernel.take() else {
-                continue;
-            };
-            for direction in &mut kernel.directions {
-                let to = self.lanes[direction.lane].tx;
-                let rewrite = self.rewrite(to);
-                if let Some(way) = &mut direction.way
-                    && let Err(error) = way.set(&self.end(to), rewrite, None)
-                {
-                    tracing::error!("{error}");
-                }
+        (0..self.pairs.len()).for_each(|pair| self.tell_ways(pair, None));
+    }
+
+    /// Tells the programs of a pair how the links are, and what becomes of frames if that is not for the links to say.
+    pub(super) fn tell_ways(&mut self, pair: usize, passage: Option<Passage>) {
+        let Some(mut kernel) = self.pairs[pair].kernel.take() else {
+            return;
+        };
+        for direction in &mut kernel.directions {
+            let to = self.lanes[direction.lane].tx;
+            let rewrite = self.rewrite(to);
+            if let Some(way) = &mut direction.way
+                && let Err(error) = way.set(&self.end(to), rewrite, passage)
+            {
+                tracing::error!("{error}");
             }
-            self.pairs[pair].kernel = Some(kernel);
         }
+        self.pairs[pair].kernel = Some(kernel);
     }
 
     /// Publishes what the programs have counted.
     pub(super) fn refresh_kernel(&self) {
-        let directions = self.pairs.iter().filter_map(|pair| pair.kernel.as_ref());
-        for direction in directions.flat_map(|kernel| &kernel.directions) {
-            match direction.count() {
-                Ok(tally) => self.lanes[direction.lane].counters.publish(&tally),
-                Err(error) => tracing::error!("reading the kernel's counters: {error}"),
+        let kernels = self.pairs.iter().filter_map(|pair| pair.kernel.as_ref());
+        for direction in kernels.flat_map(|kernel| &kernel.directions) {
+            match direction.way.as_ref().map(Way::read) {
+                Some(Ok(tally)) => self.lanes[direction.lane].counters.publish(&tally),
+                Some(Err(error)) => tracing::error!("reading the kernel's counters: {error}"),
+                None => {}
             }
         }
     }
 
-    /// Takes the programs off all ports, and publishes what they have counted.
+    /// Takes the programs off all ports. What they have counted stays.
     pub(super) fn close_kernel(&mut self) {
-        let kernels = self
-            .pairs
-            .iter_mut()
-            .filter_map(|pair| pair.kernel.as_mut());
-        kernels.for_each(Kernel::close);
-        self.refresh_kernel();
+        (0..self.pairs.len()).for_each(|pair| self.close_ways(pair));
+    }
+
+    /// Takes the programs off the ports of a pair. What they have counted stays.
+    pub(super) fn close_ways(&mut self, pair: usize) {
+        let Some(kernel) = &mut self.pairs[pair].kernel else {
+            return;
+        };
+        for direction in &mut kernel.directions {
+            let lane = &mut self.lanes[direction.lane];
+            match direction.way.take().map(Way::close) {
+                Some(Ok(counted)) => {
+                    lane.before.add(&counted);
+                    lane.counters = Arc::default();
+                }
+                Some(Err(error)) => tracing::error!("reading the kernel's last counters: {error}"),
+                None => {}
+            }
+        }
     }
 
     /// Pairs that the kernel was to carry and does not.
@@ -216,7 +187,7 @@ impl Inner {
 }
 
 /// From which port to which a pair carries.
-fn directions([a, b]: [usize; 2]) -> Vec<(usize, usize)> {
+pub(super) fn directions([a, b]: [usize; 2]) -> Vec<(usize, usize)> {
     if a == b {
         vec![(a, a)]
     } else {

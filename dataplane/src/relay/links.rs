@@ -36,8 +36,11 @@ impl Inner {
             let concerned = ports.iter().any(|id| {
                 created.contains(id) || (anew.contains(id) && self.pairs[pair].kernel.is_none())
             });
-            if concerned && ports.iter().all(|&id| !self.ports[id].gone) {
-                self.reopen(pair);
+            if concerned
+                && ports.iter().all(|&id| !self.ports[id].gone)
+                && let Err(error) = self.reopen(pair)
+            {
+                tracing::error!("{error}");
             }
         }
     }

@@ -11,7 +11,10 @@ use std::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::xdp::bpf_error;
-use crate::stats::{Reason, Tally};
+use crate::{
+    port::kernel::Passage,
+    stats::{Reason, Tally},
+};
 
 /// Built from bpf/forward.bpf.c by bpf/Makefile.
 static OBJECT: &[u8] = include_bytes!("../../../bpf/forward.bpf.o");
@@ -37,24 +40,6 @@ pub(crate) enum Mac {
     Keep,
     Swap,
     Update,
-}
-
-/// What becomes of frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passage {
-    /// They go on.
-    Open,
-    /// They are dropped, and counted as [`Reason::LinkDown`].
-    LinkDown,
-    #[expect(dead_code, reason = "for moving a pair under way")]
-    /// They are dropped, and counted as [`Reason::Moved`].
-    Closed,
-    #[expect(dead_code, reason = "for moving a pair under way")]
-    /// The gate decides between lanes and a drop as [`Reason::Moved`].
-    Gated {
-        /// The lanes get them.
-        lanes: bool,
-    },
 }
 
 /// What may change at any time. (`struct state`.)
@@ -87,6 +72,7 @@ const REASONS: [Reason; 6] = [
 ];
 const LINK_DOWN: u32 = 1;
 const MOVED: u32 = 3;
+const ASIDE: u32 = 0xfe;
 const GATED: u32 = 0xff;
 /// The key of the only element of a map.
 const ONLY: [u8; 4] = [0; 4];
@@ -155,6 +141,7 @@ impl State {
     fn to_bytes(self) -> [u8; 24] {
         let (blocked, lanes) = match self.passage {
             Passage::Open => (0, false),
+            Passage::Aside => (ASIDE, true),
             Passage::LinkDown => (1 + LINK_DOWN, false),
             Passage::Closed => (1 + MOVED, false),
             Passage::Gated { lanes } => (GATED, lanes),

@@ -4,6 +4,8 @@
 mod common;
 
 mod bad_input;
+#[cfg(feature = "xdp")]
+mod carry;
 mod change;
 mod check;
 mod control;
