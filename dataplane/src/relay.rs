@@ -14,9 +14,11 @@
 
 mod answer;
 mod carry;
+mod change;
 mod device;
 mod kernel;
 mod links;
+mod slots;
 
 use std::{
     os::fd::BorrowedFd,
@@ -27,22 +29,32 @@ use std::{
 use crate::{
     check::quota::quota,
     config::{Backend, Config, MacMode, PortName},
-    control::links::{LinkThread, LinkWatch},
+    control::links::LinkThread,
     error::{Error, Result},
     interface::Interface,
     join::{self, Halves, Joined, Pages},
     lane::Lane,
     port::{Link, packet},
     snapshot::{LaneSnapshot, PortState, Snapshot},
-    stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
+    stage::{
+        Stage,
+        filter::{StormGuard, UnicastOnly},
+        link::Delay,
+        mac::Rewrite,
+    },
     stats::{Counters, Tally},
     worker::{LaneId, Worker},
 };
 
+/// How long to wait before a pair that could not be opened is tried again: doubled each time.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a worker may take to publish its counters: one that takes longer does not turn.
 const REFRESH_MAX: Duration = Duration::from_secs(1);
 /// Counters this fresh are not asked for again: whoever asks very often does not disturb the workers.
 const FRESH: Duration = Duration::from_millis(5);
+
+use slots::Slots;
 
 /// A running relay. Dropping it stops it.
 pub struct Relay {
@@ -54,15 +66,17 @@ pub struct Relay {
 /// What the control thread and the owner of the relay share.
 pub(crate) struct Inner {
     config: Config,
-    ports: Vec<Port>,
+    ports: Slots<Port>,
     pairs: Vec<Pair>,
-    lanes: Vec<LaneInfo>,
+    lanes: Slots<LaneInfo>,
     workers: Vec<Worker>,
     /// What kind of pages frames lie on.
     pages: Pages,
     epoch: Instant,
     /// When counting began: at the start, or anew.
     counted_from: Instant,
+    /// It is about to end.
+    stopping: bool,
     /// When all workers had last published everything.
     refreshed: Option<Instant>,
 }
@@ -72,6 +86,10 @@ struct Port {
     interface: Interface,
     link: Arc<Link>,
     gone: bool,
+    /// We have set it down, because the other port of its pair has lost its link.
+    held_down: bool,
+    /// We have just set it up again: until then it need not have a carrier.
+    settles: Option<Instant>,
     drops: device::DeviceDrops,
 }
 
@@ -81,6 +99,11 @@ struct Pair {
     lanes: Vec<LaneId>,
     /// By what it is carried, in words.
     how: String,
+    /// Closed by order.
+    down: bool,
+    /// Why it could not be opened again, and when to try next.
+    trouble: Option<String>,
+    retry: Option<Retry>,
     /// If the kernel carries it.
     kernel: Option<kernel::Kernel>,
     /// Where its packet sockets can be given a filter, and at which port.
@@ -89,8 +112,13 @@ struct Pair {
     moved_to: Option<Backend>,
 }
 
+/// When to try again, and how long to wait if that fails too.
+struct Retry {
+    at: Instant,
+    wait: Duration,
+}
+
 struct LaneInfo {
-    name: String,
     rx: usize,
     tx: usize,
     queue: usize,
@@ -109,32 +137,27 @@ impl Relay {
     /// [`Error::Config`] with every mistake at once; [`Error::System`] where the kernel refuses something. Nothing is
     /// left behind.
     pub fn start(config: Config) -> Result<Self> {
-        let interfaces = config.resolve().map_err(Error::Config)?;
-        let ports = config
-            .ports()
-            .into_iter()
-            .cloned()
-            .zip(interfaces)
-            .map(|(name, interface)| Port::new(name, interface));
-        let ports: Vec<Port> = ports.collect();
-        // Opened before the state is read again: no change is missed.
-        let watch = LinkWatch::open(ports.iter().map(|port| port.name.netns.clone()))?;
+        let interfaces = config.resolve(&[]).map_err(Error::Config)?;
+        let names = config.ports().into_iter().cloned();
+        let interfaces: Vec<(PortName, Interface)> = names.zip(interfaces).collect();
         let epoch = Instant::now();
         let mut inner = Inner {
-            ports,
+            ports: Slots::new(),
             pairs: Vec::new(),
-            lanes: Vec::new(),
+            lanes: Slots::new(),
             workers: Vec::new(),
             pages: Pages::default(),
             epoch,
             counted_from: epoch,
+            stopping: false,
             refreshed: None,
             config,
         };
-        inner.start_workers()?;
-        inner.join_ports()?;
+        inner.workers = inner.make_workers()?;
+        inner.join_ports(&interfaces)?;
         let inner = Arc::new(Mutex::new(inner));
-        let watch = Some(watch.start(Arc::clone(&inner))?);
+        // It begins with the state there is then: no change is missed.
+        let watch = Some(LinkThread::start(Arc::clone(&inner))?);
         Ok(Self { inner, watch })
     }
 
@@ -156,8 +179,10 @@ impl Relay {
 
     fn shut_down(&mut self) {
         if let Some(watch) = self.watch.take() {
+            lock(&self.inner).stopping = true;
             watch.stop();
             let mut inner = lock(&self.inner);
+            inner.propagate();
             inner.close_kernel();
             inner.stop_workers();
         }
@@ -185,6 +210,8 @@ impl Port {
             interface,
             link,
             gone: false,
+            held_down: false,
+            settles: None,
             drops,
         }
     }
@@ -215,6 +242,9 @@ impl Pair {
             ports,
             lanes: Vec::new(),
             how,
+            down: false,
+            trouble: None,
+            retry: None,
             kernel: None,
             gates: Vec::new(),
             moved_to: None,
@@ -232,101 +262,131 @@ impl LaneInfo {
 }
 
 impl Inner {
-    fn start_workers(&mut self) -> Result<()> {
+    fn make_workers(&self) -> Result<Vec<Worker>> {
         let cores: Vec<Option<usize>> = match &self.config.cores[..] {
             [] => vec![None],
             cores => cores.iter().copied().map(Some).collect(),
         };
-        for (at, core) in cores.into_iter().enumerate() {
-            self.workers.push(Worker::start(
-                format!("l2relay-{at}"),
-                core,
-                self.config.idle,
-                self.epoch,
-            )?);
-        }
-        Ok(())
+        let start = |(at, core)| {
+            let name = format!("l2relay-{at}");
+            Worker::start(name, core, self.config.idle, self.epoch)
+        };
+        cores.into_iter().enumerate().map(start).collect()
     }
 
     /// Builds every lane and gives it to a worker.
-    fn join_ports(&mut self) -> Result<()> {
-        let ids: Vec<[usize; 2]> = self
-            .config
-            .pairs
+    fn join_ports(&mut self, interfaces: &[(PortName, Interface)]) -> Result<()> {
+        // A port's id is its place among the ports as they are named.
+        let names = self.config.pairs.clone();
+        let ids: Vec<_> = names
             .iter()
-            .map(|[a, b]| [self.port_id(a), self.port_id(b)])
+            .map(|names| self.add_ports(names, interfaces))
             .collect();
         let mut built = Vec::new();
         for ports in ids {
-            let mut no_kernel = None;
-            if self.wants_kernel(ports, &self.config) {
-                match self.open_kernel(ports, &self.config, None) {
-                    Ok(opened) => {
-                        self.pairs.push(Pair::new(ports, String::new()));
-                        self.give_to_kernel(self.pairs.len() - 1, opened);
-                        continue;
-                    }
-                    // Nobody asked for it, so do without.
-                    Err(error) if self.config.backend == Backend::Fastest => {
-                        no_kernel = Some(error.to_string().replace("\n ", ";"));
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            let Joined {
-                halves,
-                mut how,
-                pages,
-            } = self.open_pair(ports, &self.config, &[])?;
-            if let Some(reason) = no_kernel {
-                how = format!("{how} (fastest: not the kernel: {reason})");
-            }
-            self.pages.add(pages);
-            self.pairs.push(Pair::new(ports, how));
-            built.extend(self.build(self.pairs.len() - 1, halves));
+            built.extend(self.open_lanes(ports)?);
         }
         for (id, lane) in built {
-            self.worker(id).add(id, Box::new(lane));
+            self.worker(id).add(id, lane);
         }
         Ok(())
     }
 
+    fn add_ports(
+        &mut self,
+        names: &[PortName; 2],
+        interfaces: &[(PortName, Interface)],
+    ) -> [usize; 2] {
+        let interface = |name| {
+            let mut found = interfaces.iter().filter(|(of, _)| of == name);
+            found.next().map_or_else(
+                || unreachable!("all have been looked up"),
+                |(_, interface)| interface.clone(),
+            )
+        };
+        let [a, b] = names;
+        let first = self.ports.insert(Port::new(a.clone(), interface(a)));
+        if a == b {
+            return [first; 2];
+        }
+        [first, self.ports.insert(Port::new(b.clone(), interface(b)))]
+    }
+
+    /// Opens a pair: gives it to the kernel, or builds its lanes.
+    fn open_lanes(&mut self, ports: [usize; 2]) -> Result<Vec<(LaneId, Box<Lane>)>> {
+        let mut no_kernel = None;
+        if self.wants_kernel(ports, &self.config) {
+            match self.open_kernel(ports, &self.config, None) {
+                Ok(opened) => {
+                    self.pairs.push(Pair::new(ports, String::new()));
+                    self.give_to_kernel(self.pairs.len() - 1, opened);
+                    return Ok(Vec::new());
+                }
+                // Nobody asked for it, so do without.
+                Err(error) if self.config.backend == Backend::Fastest => {
+                    no_kernel = Some(error.to_string().replace("\n ", ";"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let Joined {
+            halves,
+            mut how,
+            pages,
+        } = self.open_pair(ports, &self.config, &[])?;
+        if let Some(reason) = no_kernel {
+            how = format!("{how} (fastest: not the kernel: {reason})");
+        }
+        self.pages.add(pages);
+        self.pairs.push(Pair::new(ports, how));
+        Ok(self.build(self.pairs.len() - 1, halves))
+    }
+
     /// Makes lanes of what was opened for a pair.
-    fn build(&mut self, pair: usize, halves: Vec<Halves>) -> Vec<(LaneId, Lane)> {
+    fn build(&mut self, pair: usize, halves: Vec<Halves>) -> Vec<(LaneId, Box<Lane>)> {
         let mut built = Vec::new();
         for halves in halves {
-            let Halves { from, to, .. } = halves;
+            let Halves {
+                from, to, queue, ..
+            } = halves;
             let stages = self.stages(from, to);
             let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
-            let id = self.lane_id(pair, from, to, halves.queue);
+            let id = self.lane_id(pair, from, to, queue);
             self.lanes[id].counters = Arc::clone(lane.counters());
             let gate = halves.gate.map(|gate| (from, gate));
             self.pairs[pair].gates.extend(gate);
-            built.push((id, lane));
+            built.push((id, Box::new(lane)));
         }
         built
     }
 
-    /// The lane of a pair from one port to another; one that was not there is named.
-    fn lane_id(&mut self, pair: usize, from: usize, to: usize, queue: usize) -> LaneId {
+    /// The lane of a pair from one port to another, which may be new.
+    fn lane_id(&mut self, pair: usize, rx: usize, tx: usize, queue: usize) -> LaneId {
         let mut known = self.pairs[pair].lanes.iter().copied();
-        let same = |lane: &LaneInfo| (lane.rx, lane.tx, lane.queue) == (from, to, queue);
+        let same = |lane: &LaneInfo| (lane.rx, lane.tx, lane.queue) == (rx, tx, queue);
         if let Some(id) = known.find(|&id| same(&self.lanes[id])) {
             return id;
         }
-        let id = self.lanes.len();
-        self.lanes.push(LaneInfo {
-            name: self.lane_name(from, to, queue),
-            rx: from,
-            tx: to,
+        let id = self.lanes.insert(LaneInfo {
+            rx,
+            tx,
             queue,
-            worker: id % self.workers.len(),
+            worker: self.idlest_worker(),
             counters: Arc::default(),
             before: Tally::default(),
             base: Tally::default(),
         });
         self.pairs[pair].lanes.push(id);
         id
+    }
+
+    /// The worker with the fewest lanes.
+    fn idlest_worker(&self) -> usize {
+        let load = |worker: &usize| {
+            let lanes = self.lanes.iter();
+            lanes.filter(|(_, lane)| lane.worker == *worker).count()
+        };
+        (0..self.workers.len()).min_by_key(load).unwrap_or_default()
     }
 
     /// Opens both ports of a pair, or the one of a hairpin. `gates`: programs that decide which frames packet sockets receive, by port.
@@ -338,6 +398,7 @@ impl Inner {
     ) -> Result<Joined> {
         let mut ids = ports.to_vec();
         ids.dedup();
+        let gate = |id| gates.iter().find(|(port, _)| *port == id);
         let ends: Vec<join::End> = ids
             .into_iter()
             .map(|id| join::End {
@@ -345,20 +406,45 @@ impl Inner {
                 name: &self.ports[id].name,
                 interface: &self.ports[id].interface,
                 link: &self.ports[id].link,
-                gate: gates
-                    .iter()
-                    .find(|(port, _)| *port == id)
-                    .map(|(_, gate)| *gate),
+                gate: gate(id).map(|(_, gate)| *gate),
             })
             .collect();
         join::join(&ends, config)
     }
 
-    /// Opens a pair again after one of its interfaces was created anew. Its lanes keep their counts.
-    fn reopen(&mut self, pair: usize) -> Result<()> {
-        if self.pairs[pair].kernel.is_some() {
-            return self.reopen_kernel(pair);
+    /// Opens a pair again: after one of its interfaces was created anew, or with other settings. One that is to be down, or has
+    /// no interface, is closed. Its lanes keep their counts.
+    fn reopen(&mut self, pair: usize) {
+        let ports = self.pairs[pair].ports;
+        let closed = self.pairs[pair].down || ports.iter().any(|&id| self.ports[id].gone);
+        let opened = match self.pairs[pair].kernel.is_some() {
+            true => self.reopen_kernel(pair, closed),
+            false => self.reopen_lanes(pair, closed),
+        };
+        let names = self.pair_words(pair);
+        let state = &mut self.pairs[pair];
+        let wait = state.retry.take().map_or(RETRY_MIN, |retry| retry.wait);
+        let trouble = state.trouble.take();
+        match opened {
+            Ok(None) => {}
+            Ok(Some(how)) => {
+                tracing::info!("{names} is open again: {how}");
+                state.how = how;
+            }
+            Err(error) => {
+                let error = format!("{names} can't be opened: {error}");
+                if trouble.as_ref() != Some(&error) {
+                    tracing::error!("{error}");
+                }
+                state.trouble = Some(error);
+                let (at, wait) = (Instant::now() + wait, (wait * 2).min(RETRY_MAX));
+                state.retry = Some(Retry { at, wait });
+            }
         }
+    }
+
+    /// Closes the lanes of a pair, and opens them unless it is to be closed. Returns by what it is carried.
+    fn reopen_lanes(&mut self, pair: usize, closed: bool) -> Result<Option<String>> {
         let (ports, ids) = (self.pairs[pair].ports, self.pairs[pair].lanes.clone());
         // Taken away first: while both the old and the new sockets receive, frames would be counted twice. And let go of
         // everything: a queue of the port that is left can't be bound again before.
@@ -366,48 +452,58 @@ impl Inner {
         let mut lanes: Vec<_> = taken.collect();
         lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
         self.pairs[pair].gates.clear();
-        let opened = self.open_pair(ports, &self.pair_config(pair), &[]);
-        let result = match opened {
-            Ok(Joined { halves, how, .. }) => {
-                for new in halves {
-                    let gate = new.gate.map(|gate| (new.from, gate));
-                    self.pairs[pair].gates.extend(gate);
-                    let lane = lanes.iter_mut().find(|(id, _)| {
-                        let old = &self.lanes[*id];
-                        (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
-                    });
-                    if let Some((_, lane)) = lane {
-                        lane.renew(new.rx, self.stages(new.from, new.to), new.tx, new.pool);
-                    }
-                }
-                let [a, b] = ports.map(|id| &self.ports[id].name);
-                tracing::info!("pair {a} <-> {b} is open again: {how}");
-                self.pairs[pair].how = how;
-                Ok(())
-            }
-            Err(error) => Err(error),
+        let opened = match closed {
+            true => Ok(None),
+            false => self
+                .open_pair(ports, &self.pair_config(pair), &[])
+                .map(Some),
         };
+        let how = opened.map(|joined| {
+            let Joined { halves, how, .. } = joined?;
+            for new in halves {
+                let gate = new.gate.map(|gate| (new.from, gate));
+                self.pairs[pair].gates.extend(gate);
+                let lane = lanes.iter_mut().find(|(id, _)| {
+                    let old = &self.lanes[*id];
+                    (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
+                });
+                if let Some((_, lane)) = lane {
+                    lane.renew(new.rx, self.stages(new.from, new.to), new.tx, new.pool);
+                }
+            }
+            Some(how)
+        });
         lanes
             .into_iter()
             .for_each(|(id, lane)| self.worker(id).add(id, lane));
-        result
+        how
     }
 
     fn worker(&self, lane: LaneId) -> &Worker {
         &self.workers[self.lanes[lane].worker]
     }
 
+    /// What happens to frames of a lane.
     fn stages(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
-        let (from, to) = (&self.ports[rx], &self.ports[tx]);
+        let mut stages = self.edits(rx, tx);
+        let (from, to) = (&self.ports[rx].name, &self.ports[tx].name);
+        if let Some(link) = self.config.link(from, to) {
+            stages.push(Box::new(Delay::new(link.delay)));
+        }
+        stages
+    }
+
+    /// Of that, what holds no frames.
+    fn edits(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if rx == tx && self.config.hairpin_guard {
             stages.push(Box::new(UnicastOnly));
         }
+        if let Some(pps) = self.config.storm_guard_pps {
+            stages.push(Box::new(StormGuard::new(pps)));
+        }
         if let Some(rewrite) = self.rewrite(tx) {
             stages.push(Box::new(rewrite));
-        }
-        if let Some(link) = self.config.link(&from.name, &to.name) {
-            stages.push(Box::new(Delay::new(link.delay)));
         }
         stages
     }
@@ -447,28 +543,28 @@ impl Inner {
     /// Has everything counted from 0 again.
     fn reset(&mut self) {
         self.counted_from = Instant::now();
-        for lane in &mut self.lanes {
+        for (_, lane) in self.lanes.iter_mut() {
             lane.base = lane.tally().baseline();
         }
-        for port in &mut self.ports {
+        for (_, port) in self.ports.iter_mut() {
             port.drops.reset();
         }
     }
 
     fn snapshot(&mut self, last: bool) -> Snapshot {
         self.refresh();
-        for port in &mut self.ports {
+        for (_, port) in self.ports.iter_mut() {
             port.drops.refresh(&port.name, &port.interface);
         }
         let port = |id: usize| self.ports[id].name.to_string();
         let ports = self
             .ports
             .iter()
-            .map(|port| (port.name.to_string(), port.state(), port.drops.total()))
+            .map(|(_, port)| (port.name.to_string(), port.state(), port.drops.total()))
             .collect();
-        let lane = |lane: &LaneInfo| {
+        let lane = |(_, lane): (usize, &LaneInfo)| {
             LaneSnapshot::new(
-                lane.name.clone(),
+                self.lane_name(lane),
                 port(lane.rx),
                 port(lane.tx),
                 lane.tally().since(&lane.base),
@@ -507,12 +603,11 @@ impl Inner {
             })
             .collect();
         for (at, core) in self.config.cores.iter().enumerate() {
-            let names: Vec<&str> = self
+            let names: Vec<String> = self
                 .lanes
                 .iter()
-                .enumerate()
                 .filter(|(id, lane)| lane.worker == at && !self.in_kernel(*id))
-                .map(|(_, lane)| lane.name.as_str())
+                .map(|(_, lane)| self.lane_name(lane))
                 .collect();
             lines.push(format!(
                 "core {core}: {}",
@@ -538,23 +633,20 @@ impl Inner {
         lines
     }
 
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     fn stop_workers(&mut self) {
         self.workers.drain(..).for_each(Worker::stop);
     }
 
-    fn lane_name(&self, rx: usize, tx: usize, queue: usize) -> String {
-        let (rx, tx) = (&self.ports[rx].name, &self.ports[tx].name);
-        if queue == 0 {
+    fn lane_name(&self, lane: &LaneInfo) -> String {
+        let [rx, tx] = [lane.rx, lane.tx].map(|id| &self.ports[id].name);
+        if lane.queue == 0 {
             format!("{rx}>{tx}")
         } else {
-            format!("{rx}>{tx}#{queue}")
+            format!("{rx}>{tx}#{}", lane.queue)
         }
-    }
-
-    fn port_id(&self, name: &PortName) -> usize {
-        self.ports
-            .iter()
-            .position(|port| port.name == *name)
-            .unwrap_or_else(|| unreachable!("ports come from the pairs"))
     }
 }

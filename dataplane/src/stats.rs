@@ -37,6 +37,8 @@ pub enum Reason {
     Refused,
     /// The relay was stopped before it could leave.
     Stopped,
+    /// There were more multicast and broadcast packets than the storm guard lets pass.
+    Storm,
     /// It came while its pair moved from one back end to another.
     Moved,
 }
@@ -45,7 +47,7 @@ impl Reason {
     /// How many reasons there are.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them, in the order of [`Tally::dropped`].
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::TxFull,
         Self::PoolEmpty,
         Self::Oversize,
@@ -56,6 +58,7 @@ impl Reason {
         Self::QueueFull,
         Self::Refused,
         Self::Stopped,
+        Self::Storm,
         Self::Moved,
     ];
 
@@ -72,6 +75,7 @@ impl Reason {
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Stopped => "stopped",
+            Self::Storm => "storm",
             Self::Moved => "moved",
         }
     }

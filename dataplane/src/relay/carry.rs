@@ -30,29 +30,30 @@ impl Relay {
     /// No such pair, or the other back end can't be had: then the pair is carried as before.
     pub fn carry(&self, ports: &[PortName; 2], backend: Backend) -> Result<String> {
         let mut inner = lock(&self.inner);
-        let pair = inner.pair_id(ports)?;
+        let Some(pair) = inner.find_pair(ports) else {
+            let [a, b] = ports;
+            return Err(Error::Config(vec![format!("{a},{b}: no such pair")]));
+        };
         inner.carry(pair, backend)?;
         Ok(inner.pairs[pair].how.clone())
     }
 }
 
 impl Inner {
-    fn pair_id(&self, ports: &[PortName; 2]) -> Result<usize> {
-        let named = |id: usize| &self.ports[id].name;
-        let mut pairs = self.pairs.iter();
-        let found = pairs.position(|pair| {
-            let [a, b] = pair.ports.map(named);
-            [a, b] == [&ports[0], &ports[1]] || [b, a] == [&ports[0], &ports[1]]
-        });
-        found.ok_or_else(|| {
-            let [a, b] = ports;
-            let list = self.pairs.iter().map(|pair| {
-                let [a, b] = pair.ports.map(named);
-                format!("{a},{b}")
-            });
-            let list = list.collect::<Vec<_>>().join(" ");
-            let mistake = format!("{a},{b}: no such pair (there are: {list})");
-            Error::Config(vec![mistake])
+    /// If the settings now say that a pair is to be carried by lanes and not the kernel, or the other way round: moves it.
+    pub(super) fn other_carrier(&mut self, old: &Config, pair: usize) -> Option<Result<()>> {
+        let (new, ports) = (&self.config, self.pairs[pair].ports);
+        if old.backend == new.backend {
+            return None;
+        }
+        self.pairs[pair].moved_to = None;
+        let wanted = self.wants_kernel(ports, &self.config);
+        let other = wanted != self.pairs[pair].kernel.is_some() && !self.pairs[pair].down;
+        let backend = self.config.backend;
+        other.then(|| {
+            let result = self.carry(pair, backend);
+            self.pairs[pair].moved_to = None;
+            result
         })
     }
 
@@ -70,7 +71,7 @@ impl Inner {
         }
     }
 
-    fn carry(&mut self, pair: usize, backend: Backend) -> Result<()> {
+    pub(super) fn carry(&mut self, pair: usize, backend: Backend) -> Result<()> {
         let (ports, before) = (self.pairs[pair].ports, self.pair_config(pair));
         let moved_to = self.pairs[pair].moved_to.replace(backend);
         let config = self.pair_config(pair);
@@ -85,7 +86,9 @@ impl Inner {
             // From lanes to lanes by way of the kernel, so that what comes meanwhile is counted.
             let closed = Some(Passage::Closed);
             if !in_kernel && self.lanes_to_kernel(pair, &config, closed).is_err() {
-                return self.reopen(pair);
+                self.reopen(pair);
+                let trouble = self.pairs[pair].trouble.clone();
+                return trouble.map_or(Ok(()), |trouble| Err(Error::Config(vec![trouble])));
             }
             self.kernel_to_lanes(pair, &config).inspect_err(|_| {
                 // Back to where it was. If that can't be had any more, the kernel has it.
@@ -112,6 +115,9 @@ impl Inner {
                     "{a} and {b} are in two network namespaces: tc redirects within one only"
                 ));
             }
+        }
+        if self.pairs[pair].down {
+            mistakes.push(format!("{a},{b} is down: set it up first"));
         }
         for id in self.pairs[pair].ports {
             if self.ports[id].gone {
@@ -224,7 +230,7 @@ impl Inner {
         self.open_gates(&gates);
         self.pairs[pair].gates = gates;
         for (id, lane) in built {
-            self.worker(id).add(id, Box::new(lane));
+            self.worker(id).add(id, lane);
         }
         Ok(())
     }

@@ -39,6 +39,7 @@ impl Inner {
             Backend::Kernel => true,
             Backend::Fastest => {
                 [config.rx, config.tx] == [None; 2]
+                    && config.storm_guard_pps.is_none()
                     && config.link(a, b).is_none()
                     && config.link(b, a).is_none()
                     && same_namespace(a.netns.as_deref(), b.netns.as_deref())
@@ -90,15 +91,17 @@ impl Inner {
         self.pairs[pair].kernel = Some(Kernel { directions: all });
     }
 
-    /// Attaches the programs again after an interface was created anew. Counts go on.
-    pub(super) fn reopen_kernel(&mut self, pair: usize) -> Result<()> {
-        let ports = self.pairs[pair].ports;
+    /// Takes the programs of a pair off, and attaches them anew unless it is to be closed. Counts go on.
+    pub(super) fn reopen_kernel(&mut self, pair: usize, closed: bool) -> Result<Option<String>> {
         self.close_ways(pair);
+        if closed {
+            return Ok(None);
+        }
+        let ports = self.pairs[pair].ports;
         let opened = self.open_kernel(ports, &self.pair_config(pair), None)?;
-        let [a, b] = ports.map(|id| &self.ports[id].name);
-        tracing::info!("pair {a} <-> {b} is open again: {}", opened.how);
+        let how = opened.how.clone();
         self.give_to_kernel(pair, opened);
-        Ok(())
+        Ok(Some(how))
     }
 
     /// Tells the programs of all pairs how the links are.
@@ -156,18 +159,6 @@ impl Inner {
                 None => {}
             }
         }
-    }
-
-    /// Pairs that the kernel was to carry and does not.
-    pub(super) fn not_carried(&self) -> impl Iterator<Item = String> {
-        let broken = |kernel: &Kernel| kernel.directions.iter().any(|one| one.way.is_none());
-        let pairs = self.pairs.iter();
-        pairs
-            .filter(move |pair| pair.kernel.as_ref().is_some_and(broken))
-            .map(|pair| {
-                let [a, b] = pair.ports.map(|id| &self.ports[id].name);
-                format!("pair {a} <-> {b} is not carried")
-            })
     }
 
     /// Whether a lane is one only by name.

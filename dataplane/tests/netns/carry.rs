@@ -7,7 +7,7 @@ use l2relay::{
     relay::Relay,
 };
 
-use crate::common::{Chain, Peer, tcp_both_ways};
+use crate::common::{Chain, Peer, Relay as BlackBox, Signal, attempt, tcp_both_ways};
 
 fn pair(chain: &Chain) -> [PortName; 2] {
     let space = chain.net.ns("relay");
@@ -149,4 +149,41 @@ fn what_cannot_be_moved_stays() {
         .expect("nobody is there");
     tcp_both_ways(net, Chain::SERVER, 1 << 20);
     assert!(relay.stop().is_conserved());
+}
+
+/// The same by the control socket.
+#[test]
+fn by_the_command_set() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let relay = BlackBox::start(net, "relay", &["--pair", "r0,r1", "--name", "mover"]);
+    let set = |carry: &str| {
+        let output = attempt(
+            net,
+            "relay",
+            &[],
+            &["set", "--name", "mover", "--carry", carry],
+        );
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (
+            output.status.code(),
+            said + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    for (carry, status, text) in [
+        ("r0,r1=kernel", 0, "kernel [r0 tcx; r1 tcx]"),
+        ("r0,r1=packet", 0, "carried by packet"),
+        ("r0,r9=kernel", 2, "no such pair"),
+        ("r0,r1=magic", 2, "magic"),
+    ] {
+        let (code, said) = set(carry);
+        assert!(
+            code == Some(status) && said.contains(text),
+            "{carry}: {code:?} {said}"
+        );
+        tcp_both_ways(net, Chain::SERVER, 1 << 18);
+    }
+    relay.stop(Signal::Term);
 }

@@ -16,10 +16,12 @@ mod jumbo;
 #[cfg(feature = "xdp")]
 mod kernel;
 mod link;
+mod link_events;
 mod load;
 mod mac;
 mod pairs;
 mod sceptic;
+mod set;
 mod stop;
 mod tap;
 mod traffic;
