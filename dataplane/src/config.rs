@@ -9,9 +9,11 @@ mod parse;
 
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 
-pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
+pub use backend::{Backend, KernelHook, XdpCopy, XdpMode, XdpSettings};
 pub use coalesce::Coalesce;
-pub(crate) use parse::{parse_cores, parse_dst_mac, parse_ends, parse_link, parse_pair};
+pub(crate) use parse::{
+    parse_carry, parse_cores, parse_dst_mac, parse_ends, parse_link, parse_pair,
+};
 
 use crate::{
     idle::IdlePolicy,
@@ -37,6 +39,8 @@ pub struct Config {
     pub xdp: XdpSettings,
     /// Whether frames of a flow that arrive together leave as one.
     pub coalesce: Coalesce,
+    /// Where programs that forward in the kernel are attached.
+    pub kernel_hook: KernelHook,
     /// What is done to MAC addresses.
     pub mac: MacMode,
     /// For [`MacMode::Update`]: the destination of frames sent by a port, instead of l2fwd's.
@@ -77,6 +81,7 @@ impl Default for Config {
             tx: None,
             xdp: XdpSettings::default(),
             coalesce: Coalesce::default(),
+            kernel_hook: KernelHook::default(),
             mac: MacMode::default(),
             dst_mac: Vec::new(),
             cores: Vec::new(),
@@ -185,6 +190,16 @@ impl Config {
                 "this l2relay was built without AF_XDP (cargo feature xdp): use packet".into(),
             );
         }
+        if self.backend == Backend::Kernel {
+            self.kernel_mistakes(&mut mistakes);
+        }
+        for (option, named) in [("--rx", self.rx), ("--tx", self.tx)] {
+            if matches!(named, Some(Backend::Kernel | Backend::Fastest)) {
+                mistakes.push(format!(
+                    "{option}: the kernel carries a pair whole: use --backend"
+                ));
+            }
+        }
         if self.qdisc && self.sends_by() == Backend::Xdp {
             mistakes
                 .push("AF_XDP sends past the qdisc: leave out --qdisc, or add --tx packet".into());
@@ -242,6 +257,36 @@ impl Config {
         mistakes
     }
 
+    /// What needs frames in user space, where the kernel keeps them.
+    fn kernel_mistakes(&self, mistakes: &mut Vec<String>) {
+        if !cfg!(feature = "xdp") {
+            mistakes.push(
+                "this l2relay was built without BPF programs (cargo feature xdp): use packet"
+                    .into(),
+            );
+        }
+        for (option, named) in [("--rx", self.rx), ("--tx", self.tx)] {
+            if let Some(named) = named {
+                mistakes.push(format!(
+                    "{option} {named} with --backend kernel: the kernel carries a pair whole, leave one of them out"
+                ));
+            }
+        }
+        if self.storm_guard_pps.is_some() {
+            mistakes.push(
+                "--storm-guard counts frames in user space, where --backend kernel does not bring them: use packet, or fastest"
+                    .into(),
+            );
+        }
+        for link in &self.links {
+            mistakes.push(format!(
+                "--link '{}>{}': link emulation holds frames in user space, where --backend kernel does not bring them: \
+                 use packet, or fastest to choose pair by pair",
+                link.from, link.to
+            ));
+        }
+    }
+
     /// Every mistake, those against the machine included.
     ///
     /// # Errors
@@ -291,6 +336,14 @@ impl Config {
                     found.push(interface);
                 }
                 Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        for [a, b] in &self.pairs {
+            let places = [a, b].map(|port| netns::identity(port.netns.as_deref()).ok());
+            if self.backend == Backend::Kernel && places[0] != places[1] {
+                mistakes.push(format!(
+                    "{a} and {b} are in two network namespaces: tc redirects within one only, use --backend packet"
+                ));
             }
         }
         if mistakes.is_empty() {

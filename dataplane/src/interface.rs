@@ -4,6 +4,8 @@
 //! question is asked in the network namespace of the calling thread, a [`Watch`] keeps the one it was opened in.
 //! `/sys/class/net` would not do: it shows the namespace in which it was mounted, whichever one asks.
 
+#[cfg(feature = "xdp")]
+pub(crate) mod filter;
 mod netlink;
 
 use std::fmt;
@@ -164,6 +166,25 @@ impl Interface {
         Ok(addresses
             .filter(|address| address.index == self.index)
             .collect())
+    }
+
+    /// What the interface of that number has dropped instead of sending it, since it was made; `None` if there is none.
+    pub(crate) fn tx_dropped(index: u32) -> io::Result<Option<u64>> {
+        let mut request = LinkMessage::default();
+        request.header.index = index;
+        let answers = match ask(&RouteNetlinkMessage::GetLink(request), 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
+            answers => answers?,
+        };
+        let attributes = answers.into_iter().flat_map(|answer| match answer {
+            RouteNetlinkMessage::NewLink(link) => link.attributes,
+            _ => Vec::new(),
+        });
+        let mut counts = attributes.filter_map(|attribute| match attribute {
+            LinkAttribute::Stats64(stats) => Some(stats.tx_dropped),
+            _ => None,
+        });
+        Ok(counts.next())
     }
 
     fn first(request: LinkMessage) -> io::Result<Option<Self>> {

@@ -5,7 +5,7 @@
 
 mod merging;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, os::fd::BorrowedFd, sync::Arc};
 
 use self::merging::Merging;
 use crate::{
@@ -26,6 +26,8 @@ pub(crate) struct End<'a> {
     pub(crate) name: &'a PortName,
     pub(crate) interface: &'a Interface,
     pub(crate) link: &'a Arc<Link>,
+    /// Decides which frames packet sockets receive.
+    pub(crate) gate: Option<BorrowedFd<'a>>,
 }
 
 /// What a lane is made of.
@@ -41,6 +43,8 @@ pub(crate) struct Halves {
     pub(crate) pool: FramePool,
     /// What is merged of what passes.
     pub(crate) kinds: Kinds,
+    /// If packet sockets receive.
+    pub(crate) gate: Option<packet::Gate>,
 }
 
 /// A pair, open.
@@ -131,7 +135,8 @@ pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
     match open(ends, config, &choice) {
         // Nobody asked for it, so do without.
         Err(error)
-            if [config.receives_by(), config.sends_by()] == [Backend::Auto; 2]
+            if [config.rx, config.tx] == [None; 2]
+                && matches!(config.backend, Backend::Auto | Backend::Fastest)
                 && choice.rx == Backend::Xdp =>
         {
             let error = error.to_string().replace("\n ", ";");
@@ -149,7 +154,12 @@ pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
 
 /// Which back ends are to carry a pair.
 fn choose(ends: &[End], config: &Config) -> Choice {
-    let (rx, tx) = (config.receives_by(), config.sends_by());
+    // Where the kernel does not carry a pair, the fastest is what suits the interfaces.
+    let or_auto = |named| match named {
+        Backend::Fastest => Backend::Auto,
+        named => named,
+    };
+    let (rx, tx) = (or_auto(config.receives_by()), or_auto(config.sends_by()));
     if rx != Backend::Auto && tx != Backend::Auto {
         return Choice { rx, tx, why: None };
     }
@@ -240,7 +250,8 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
     for (from, to) in directions(ends) {
         let rx = packet_rx(&ends[from], config, config.queues)?;
         let tx = packet_tx(&ends[to], config, config.queues)?;
-        for (queue, ((rx, tx), pool)) in rx.into_iter().zip(tx).zip(&mut pools).enumerate() {
+        for (queue, (((rx, gate), tx), pool)) in rx.into_iter().zip(tx).zip(&mut pools).enumerate()
+        {
             halves.push(Halves {
                 from: ends[from].id,
                 to: ends[to].id,
@@ -249,6 +260,7 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
                 tx,
                 pool,
                 kinds: Kinds::default(),
+                gate: Some(gate),
             });
         }
     }
@@ -268,10 +280,19 @@ fn settings(config: &Config, queues: usize) -> packet::Settings {
     }
 }
 
-fn packet_rx(end: &End, config: &Config, queues: usize) -> Result<VecDeque<Box<dyn RxQueue>>> {
-    let open = || packet::open_rx(end.interface, &settings(config, queues));
-    let boxed = |rx| Box::new(rx) as Box<dyn RxQueue>;
-    Ok(within(end, open)?.into_iter().map(boxed).collect())
+/// Receive queues, with their gates.
+type Gated = VecDeque<(Box<dyn RxQueue>, packet::Gate)>;
+
+fn packet_rx(end: &End, config: &Config, queues: usize) -> Result<Gated> {
+    let open = || packet::open_rx_gated(end.interface, &settings(config, queues), end.gate);
+    let gated = |rx: packet::PacketRx| {
+        let gate = rx.gate(queues > 1).map_err(|error| {
+            let remedy = "raise the limit on open files: ulimit -n";
+            Error::system("share a socket of", end.name.to_string(), error, remedy)
+        })?;
+        Ok((Box::new(rx) as Box<dyn RxQueue>, gate))
+    };
+    within(end, open)?.into_iter().map(gated).collect()
 }
 
 fn packet_tx(end: &End, config: &Config, queues: usize) -> Result<VecDeque<Box<dyn TxQueue>>> {
@@ -353,9 +374,9 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Res
         .collect();
     let mut halves = Vec::new();
     for (opened, (from, to, queue)) in opened.into_iter().zip(named) {
-        let rx = match opened.rx {
-            Some(rx) => Some(Box::new(rx) as Box<dyn RxQueue>),
-            None => packet_halves_rx.pop_front(),
+        let (rx, gate) = match opened.rx {
+            Some(rx) => (Some(Box::new(rx) as Box<dyn RxQueue>), None),
+            None => packet_halves_rx.pop_front().unzip(),
         };
         let other = match choice.tx {
             Backend::Xdp => None,
@@ -380,6 +401,7 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Res
             tx,
             pool: opened.pool,
             kinds: Kinds::default(),
+            gate,
         });
     }
     let modes = ends
@@ -468,6 +490,7 @@ mod tests {
                 name: &names[id],
                 interface: &interfaces[id],
                 link: &link,
+                gate: None,
             })
             .collect();
         choose(&ends, config)

@@ -13,11 +13,15 @@
 //! ```
 
 mod answer;
+mod carry;
 mod change;
+mod device;
+mod kernel;
 mod links;
 mod slots;
 
 use std::{
+    os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -26,13 +30,13 @@ use crate::{
     activity::Activity,
     check::quota::quota,
     coalesce::{Coalescer, Kinds},
-    config::{Config, MacMode, PortName},
+    config::{Backend, Config, MacMode, PortName},
     control::links::LinkThread,
     error::{Error, Result},
     interface::Interface,
     join::{self, Halves, Joined, Pages},
     lane::Lane,
-    port::Link,
+    port::{Link, packet},
     snapshot::{LaneSnapshot, PortState, Snapshot, WorkerSnapshot},
     stage::{
         Stage,
@@ -90,6 +94,7 @@ struct Port {
     held_down: bool,
     /// We have just set it up again: until then it need not have a carrier.
     settles: Option<Instant>,
+    drops: device::DeviceDrops,
 }
 
 /// Two ports that are joined, by their ids, and the lanes between them.
@@ -103,6 +108,12 @@ struct Pair {
     /// Why it could not be opened again, and when to try next.
     trouble: Option<String>,
     retry: Option<Retry>,
+    /// If the kernel carries it.
+    kernel: Option<kernel::Kernel>,
+    /// Where its packet sockets can be given a filter, and at which port.
+    gates: Vec<(usize, packet::Gate)>,
+    /// By what it is to be carried since it was moved.
+    moved_to: Option<Backend>,
 }
 
 /// When to try again, and how long to wait if that fails too.
@@ -117,6 +128,8 @@ struct LaneInfo {
     queue: usize,
     worker: usize,
     counters: Arc<Counters>,
+    /// What was counted by what carried it before.
+    before: Tally,
     /// What it had counted when counting began anew.
     base: Tally,
 }
@@ -180,6 +193,7 @@ impl Relay {
             watch.stop();
             let mut inner = lock(&self.inner);
             inner.propagate();
+            inner.close_kernel();
             inner.stop_workers();
         }
     }
@@ -199,6 +213,8 @@ pub(crate) fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
 impl Port {
     fn new(name: PortName, interface: Interface) -> Self {
         let link = Arc::new(Link::new(interface.up && interface.carrier, interface.mtu));
+        let mut drops = device::DeviceDrops::default();
+        drops.follow(&name, &interface);
         Self {
             name,
             interface,
@@ -206,6 +222,7 @@ impl Port {
             gone: false,
             held_down: false,
             settles: None,
+            drops,
         }
     }
 
@@ -221,8 +238,36 @@ impl Port {
     fn update(&mut self, interface: Interface) {
         self.link
             .set(interface.up && interface.carrier, interface.mtu);
+        if self.interface.index != interface.index {
+            self.drops.follow(&self.name, &interface);
+        }
         self.gone = false;
         self.interface = interface;
+    }
+}
+
+impl Pair {
+    fn new(ports: [usize; 2], how: String) -> Self {
+        Self {
+            ports,
+            lanes: Vec::new(),
+            how,
+            down: false,
+            trouble: None,
+            retry: None,
+            kernel: None,
+            gates: Vec::new(),
+            moved_to: None,
+        }
+    }
+}
+
+impl LaneInfo {
+    /// What was counted since the relay was started, whoever carried it.
+    fn tally(&self) -> Tally {
+        let mut tally = self.before;
+        tally.add(&self.counters.read());
+        tally
     }
 }
 
@@ -277,35 +322,71 @@ impl Inner {
         [first, self.ports.insert(Port::new(b.clone(), interface(b)))]
     }
 
-    /// Opens a pair and builds its lanes.
+    /// Opens a pair: gives it to the kernel, or builds its lanes.
     fn open_lanes(&mut self, ports: [usize; 2]) -> Result<Vec<(LaneId, Box<Lane>)>> {
-        let Joined { halves, how, pages } = self.open_pair(ports)?;
+        let mut no_kernel = None;
+        if self.wants_kernel(ports, &self.config) {
+            match self.open_kernel(ports, &self.config, None) {
+                Ok(opened) => {
+                    self.pairs.push(Pair::new(ports, String::new()));
+                    self.give_to_kernel(self.pairs.len() - 1, opened);
+                    return Ok(Vec::new());
+                }
+                // Nobody asked for it, so do without.
+                Err(error) if self.config.backend == Backend::Fastest => {
+                    no_kernel = Some(error.to_string().replace("\n ", ";"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let Joined {
+            halves,
+            mut how,
+            pages,
+        } = self.open_pair(ports, &self.config, &[])?;
+        if let Some(reason) = no_kernel {
+            how = format!("{how} (fastest: not the kernel: {reason})");
+        }
         self.pages.add(pages);
+        self.pairs.push(Pair::new(ports, how));
+        Ok(self.build(self.pairs.len() - 1, halves))
+    }
+
+    /// Makes lanes of what was opened for a pair.
+    fn build(&mut self, pair: usize, halves: Vec<Halves>) -> Vec<(LaneId, Box<Lane>)> {
         let mut built = Vec::new();
-        for halves in halves {
+        for mut halves in halves {
             let Halves {
                 from, to, queue, ..
             } = halves;
+            let gate = halves.gate.take().map(|gate| (from, gate));
             let lane = self.lane(halves);
-            let info = LaneInfo {
-                rx: from,
-                tx: to,
-                queue,
-                worker: self.idlest_worker(),
-                counters: Arc::clone(lane.counters()),
-                base: Tally::default(),
-            };
-            built.push((self.lanes.insert(info), Box::new(lane)));
+            let id = self.lane_id(pair, from, to, queue);
+            self.lanes[id].counters = Arc::clone(lane.counters());
+            self.pairs[pair].gates.extend(gate);
+            built.push((id, Box::new(lane)));
         }
-        self.pairs.push(Pair {
-            ports,
-            lanes: built.iter().map(|(id, _)| *id).collect(),
-            how,
-            down: false,
-            trouble: None,
-            retry: None,
+        built
+    }
+
+    /// The lane of a pair from one port to another, which may be new.
+    fn lane_id(&mut self, pair: usize, rx: usize, tx: usize, queue: usize) -> LaneId {
+        let mut known = self.pairs[pair].lanes.iter().copied();
+        let same = |lane: &LaneInfo| (lane.rx, lane.tx, lane.queue) == (rx, tx, queue);
+        if let Some(id) = known.find(|&id| same(&self.lanes[id])) {
+            return id;
+        }
+        let id = self.lanes.insert(LaneInfo {
+            rx,
+            tx,
+            queue,
+            worker: self.idlest_worker(),
+            counters: Arc::default(),
+            before: Tally::default(),
+            base: Tally::default(),
         });
-        Ok(built)
+        self.pairs[pair].lanes.push(id);
+        id
     }
 
     /// The worker with the fewest lanes.
@@ -317,10 +398,16 @@ impl Inner {
         (0..self.workers.len()).min_by_key(load).unwrap_or_default()
     }
 
-    /// Opens both ports of a pair, or the one of a hairpin.
-    fn open_pair(&self, ports: [usize; 2]) -> Result<Joined> {
+    /// Opens both ports of a pair, or the one of a hairpin. `gates`: programs that decide which frames packet sockets receive, by port.
+    fn open_pair(
+        &self,
+        ports: [usize; 2],
+        config: &Config,
+        gates: &[(usize, BorrowedFd<'_>)],
+    ) -> Result<Joined> {
         let mut ids = ports.to_vec();
         ids.dedup();
+        let gate = |id| gates.iter().find(|(port, _)| *port == id);
         let ends: Vec<join::End> = ids
             .into_iter()
             .map(|id| join::End {
@@ -328,55 +415,77 @@ impl Inner {
                 name: &self.ports[id].name,
                 interface: &self.ports[id].interface,
                 link: &self.ports[id].link,
+                gate: gate(id).map(|(_, gate)| *gate),
             })
             .collect();
-        join::join(&ends, &self.config)
+        join::join(&ends, config)
     }
 
     /// Opens a pair again: after one of its interfaces was created anew, or with other settings. One that is to be down, or has
     /// no interface, is closed. Its lanes keep their counts.
     fn reopen(&mut self, pair: usize) {
+        let ports = self.pairs[pair].ports;
+        let closed = self.pairs[pair].down || ports.iter().any(|&id| self.ports[id].gone);
+        let opened = match self.pairs[pair].kernel.is_some() {
+            true => self.reopen_kernel(pair, closed),
+            false => self.reopen_lanes(pair, closed),
+        };
+        let names = self.pair_words(pair);
+        let state = &mut self.pairs[pair];
+        let wait = state.retry.take().map_or(RETRY_MIN, |retry| retry.wait);
+        let trouble = state.trouble.take();
+        match opened {
+            Ok(None) => {}
+            Ok(Some(how)) => {
+                tracing::info!("{names} is open again: {how}");
+                state.how = how;
+            }
+            Err(error) => {
+                let error = format!("{names} can't be opened: {error}");
+                if trouble.as_ref() != Some(&error) {
+                    tracing::error!("{error}");
+                }
+                state.trouble = Some(error);
+                let (at, wait) = (Instant::now() + wait, (wait * 2).min(RETRY_MAX));
+                state.retry = Some(Retry { at, wait });
+            }
+        }
+    }
+
+    /// Closes the lanes of a pair, and opens them unless it is to be closed. Returns by what it is carried.
+    fn reopen_lanes(&mut self, pair: usize, closed: bool) -> Result<Option<String>> {
         let (ports, ids) = (self.pairs[pair].ports, self.pairs[pair].lanes.clone());
         // Taken away first: while both the old and the new sockets receive, frames would be counted twice. And let go of
         // everything: a queue of the port that is left can't be bound again before.
         let taken = ids.iter().flat_map(|&id| self.worker(id).remove(vec![id]));
         let mut lanes: Vec<_> = taken.collect();
         lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
-        let closed = self.pairs[pair].down || ports.iter().any(|&id| self.ports[id].gone);
-        let opened = (!closed).then(|| self.open_pair(ports));
-        let names = self.pair_words(pair);
-        let state = &mut self.pairs[pair];
-        let wait = state.retry.take().map_or(RETRY_MIN, |retry| retry.wait);
-        let trouble = state.trouble.take();
-        match opened {
-            None => {}
-            Some(Ok(Joined { halves, how, .. })) => {
-                for new in halves {
-                    let lane = lanes.iter_mut().find(|(id, _)| {
-                        let old = &self.lanes[*id];
-                        (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
-                    });
-                    if let Some((_, lane)) = lane {
-                        lane.renew(self.lane(new));
-                    }
+        self.pairs[pair].gates.clear();
+        let opened = match closed {
+            true => Ok(None),
+            false => self
+                .open_pair(ports, &self.pair_config(pair), &[])
+                .map(Some),
+        };
+        let how = opened.map(|joined| {
+            let Joined { halves, how, .. } = joined?;
+            for mut new in halves {
+                let gate = new.gate.take().map(|gate| (new.from, gate));
+                self.pairs[pair].gates.extend(gate);
+                let lane = lanes.iter_mut().find(|(id, _)| {
+                    let old = &self.lanes[*id];
+                    (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
+                });
+                if let Some((_, lane)) = lane {
+                    lane.renew(self.lane(new));
                 }
-                tracing::info!("{names} is open again: {how}");
-                self.pairs[pair].how = how;
             }
-            Some(Err(error)) => {
-                let error = format!("{names} can't be opened: {error}");
-                if trouble.as_ref() != Some(&error) {
-                    tracing::error!("{error}");
-                }
-                let state = &mut self.pairs[pair];
-                state.trouble = Some(error);
-                let (at, wait) = (Instant::now() + wait, (wait * 2).min(RETRY_MAX));
-                state.retry = Some(Retry { at, wait });
-            }
-        }
+            Some(how)
+        });
         lanes
             .into_iter()
             .for_each(|(id, lane)| self.worker(id).add(id, lane));
+        how
     }
 
     fn worker(&self, lane: LaneId) -> &Worker {
@@ -406,7 +515,6 @@ impl Inner {
 
     /// Of that, what holds no frames.
     fn edits(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
-        let to = &self.ports[tx];
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if rx == tx && self.config.hairpin_guard {
             stages.push(Box::new(UnicastOnly));
@@ -414,23 +522,27 @@ impl Inner {
         if let Some(pps) = self.config.storm_guard_pps {
             stages.push(Box::new(StormGuard::new(pps)));
         }
-        match self.config.mac {
-            MacMode::Keep => {}
-            MacMode::Swap => stages.push(Box::new(Rewrite::Swap)),
-            MacMode::Update => {
-                let given = self
-                    .config
-                    .dst_mac
-                    .iter()
-                    .find(|(port, _)| *port == to.name);
-                let dst = given.map_or_else(|| Rewrite::l2fwd_dst(tx as u8), |(_, mac)| *mac);
-                stages.push(Box::new(Rewrite::Update {
-                    src: to.interface.mac,
-                    dst,
-                }));
-            }
+        if let Some(rewrite) = self.rewrite(tx) {
+            stages.push(Box::new(rewrite));
         }
         stages
+    }
+
+    /// What becomes of the addresses of frames that leave by a port.
+    fn rewrite(&self, tx: usize) -> Option<Rewrite> {
+        let to = &self.ports[tx];
+        match self.config.mac {
+            MacMode::Keep => None,
+            MacMode::Swap => Some(Rewrite::Swap),
+            MacMode::Update => {
+                let mut given = self.config.dst_mac.iter();
+                let given = given.find(|(port, _)| *port == to.name);
+                Some(Rewrite::Update {
+                    src: to.interface.mac,
+                    dst: given.map_or_else(|| Rewrite::l2fwd_dst(tx as u8), |(_, mac)| *mac),
+                })
+            }
+        }
     }
 
     /// Has all workers publish their counters, unless they just did. Whether all have.
@@ -438,6 +550,7 @@ impl Inner {
         if self.refreshed.is_some_and(|then| then.elapsed() < FRESH) {
             return true;
         }
+        self.refresh_kernel();
         let waits: Vec<_> = self.workers.iter().map(Worker::refresh).collect();
         let deadline = Instant::now() + REFRESH_MAX;
         let all = waits
@@ -451,25 +564,31 @@ impl Inner {
     fn reset(&mut self) {
         self.counted_from = Instant::now();
         for (_, lane) in self.lanes.iter_mut() {
-            lane.base = lane.counters.read().baseline();
+            lane.base = lane.tally().baseline();
+        }
+        for (_, port) in self.ports.iter_mut() {
+            port.drops.reset();
         }
         self.activity_base = self.workers.iter().map(Worker::activity).collect();
     }
 
     fn snapshot(&mut self, last: bool) -> Snapshot {
         self.refresh();
+        for (_, port) in self.ports.iter_mut() {
+            port.drops.refresh(&port.name, &port.interface);
+        }
         let port = |id: usize| self.ports[id].name.to_string();
         let ports = self
             .ports
             .iter()
-            .map(|(_, port)| (port.name.to_string(), port.state()))
+            .map(|(_, port)| (port.name.to_string(), port.state(), port.drops.total()))
             .collect();
         let lane = |(_, lane): (usize, &LaneInfo)| {
             LaneSnapshot::new(
                 self.lane_name(lane),
                 port(lane.rx),
                 port(lane.tx),
-                lane.counters.read().since(&lane.base),
+                lane.tally().since(&lane.base),
                 lane.counters.levels(),
             )
         };
@@ -515,7 +634,7 @@ impl Inner {
             let names: Vec<String> = self
                 .lanes
                 .iter()
-                .filter(|(_, lane)| lane.worker == at)
+                .filter(|(id, lane)| lane.worker == at && !self.in_kernel(*id))
                 .map(|(_, lane)| self.lane_name(lane))
                 .collect();
             lines.push(format!(
@@ -527,7 +646,9 @@ impl Inner {
                 }
             ));
         }
-        lines.push(self.pages.describe(self.config.huge_pages));
+        if self.pages != Pages::default() {
+            lines.push(self.pages.describe(self.config.huge_pages));
+        }
         if let Some(quota) = quota().filter(|quota| quota.cpus() < self.workers.len() as f64 + 0.5)
         {
             lines.push(format!(

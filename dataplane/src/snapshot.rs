@@ -76,6 +76,9 @@ pub struct PortSnapshot {
     pub dropped: u64,
     /// Packets that arrived but were dropped by the kernel, because the relay did not take them in time.
     pub kernel_drops: u64,
+    /// Frames that the interface dropped after they were sent, by its own count since the relay was started. Not part of
+    /// `dropped`; a super-frame may count as one.
+    pub device_drops: u64,
 }
 
 /// The state of a port.
@@ -153,13 +156,16 @@ impl Snapshot {
     pub(crate) fn new(
         times: [Duration; 2],
         last: bool,
-        ports: Vec<(String, PortState)>,
+        ports: Vec<(String, PortState, u64)>,
         lanes: Vec<LaneSnapshot>,
         workers: Vec<WorkerSnapshot>,
     ) -> Self {
         let mut ports: Vec<PortSnapshot> = ports
             .into_iter()
-            .map(|(name, state)| PortSnapshot::new(name, state))
+            .map(|(name, state, device_drops)| PortSnapshot {
+                device_drops,
+                ..PortSnapshot::new(name, state)
+            })
             .collect();
         let ids: HashMap<String, usize> = ports
             .iter()
@@ -249,6 +255,7 @@ impl PortSnapshot {
             tx_bytes: 0,
             dropped: 0,
             kernel_drops: 0,
+            device_drops: 0,
         }
     }
 
@@ -353,13 +360,21 @@ impl fmt::Display for Snapshot {
         let name = width(&mut self.ports.iter().map(|port| port.name.len()));
         writeln!(
             f,
-            "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12}",
-            "port", "state", "received", "bytes", "sent", "bytes", "dropped", "kernel drops"
+            "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12} {:>12}",
+            "port",
+            "state",
+            "received",
+            "bytes",
+            "sent",
+            "bytes",
+            "dropped",
+            "kernel drops",
+            "device drops"
         )?;
         for port in &self.ports {
             writeln!(
                 f,
-                "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12}",
+                "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12} {:>12}",
                 port.name,
                 port.state,
                 port.rx_packets,
@@ -367,7 +382,8 @@ impl fmt::Display for Snapshot {
                 port.tx_packets,
                 port.tx_bytes,
                 port.dropped,
-                port.kernel_drops
+                port.kernel_drops,
+                port.device_drops
             )?;
         }
         let name = width(&mut self.lanes.iter().map(|lane| lane.name.len()));
@@ -467,7 +483,10 @@ mod tests {
             tally,
             Levels::default(),
         );
-        let ports = vec![("a".into(), PortState::Up), ("b".into(), PortState::Down)];
+        let ports = vec![
+            ("a".into(), PortState::Up, 0),
+            ("b".into(), PortState::Down, 4),
+        ];
         let times = [Duration::from_secs(uptime); 2];
         let worker = WorkerSnapshot::new(
             Some(3),
@@ -491,6 +510,7 @@ mod tests {
             (a.rx_packets, a.dropped, b.tx_packets, b.dropped),
             (1000, 0, 998, 2)
         );
+        assert_eq!(b.device_drops, 4);
         assert_eq!(
             snapshot.lanes[0].dropped,
             BTreeMap::from([("oversize".into(), 2)])

@@ -39,13 +39,15 @@ pub enum Reason {
     Stopped,
     /// There were more multicast and broadcast packets than the storm guard lets pass.
     Storm,
+    /// It came while its pair moved from one back end to another.
+    Moved,
 }
 
 impl Reason {
     /// How many reasons there are.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them, in the order of [`Tally::dropped`].
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::TxFull,
         Self::PoolEmpty,
         Self::Oversize,
@@ -57,6 +59,7 @@ impl Reason {
         Self::Refused,
         Self::Stopped,
         Self::Storm,
+        Self::Moved,
     ];
 
     /// The name in tables and JSON.
@@ -73,6 +76,7 @@ impl Reason {
             Self::Refused => "refused",
             Self::Stopped => "stopped",
             Self::Storm => "storm",
+            Self::Moved => "moved",
         }
     }
 }

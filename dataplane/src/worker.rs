@@ -236,10 +236,11 @@ impl Turner {
                     last_refresh = now_ns;
                     self.refresh();
                 }
-            } else if self
-                .idle
-                .patience()
-                .is_some_and(|patience| now_ns - last_frame >= patience.as_nanos() as u64)
+            } else if self.lanes.is_empty()
+                || self
+                    .idle
+                    .patience()
+                    .is_some_and(|patience| now_ns - last_frame >= patience.as_nanos() as u64)
             {
                 self.sleep(&mut poller, now_ns);
                 began_ns = self.now_ns();

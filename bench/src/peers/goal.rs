@@ -87,6 +87,10 @@ pub(crate) const GOALS: &[Goal] = &[
     Goal::times("l2relay-xdp", "transit-p50", 1.05, TESTPMD_ANY).over(15),
     Goal::to_be("l2relay-xdp", "tcp-goodput", 1.5),
     Goal::to_be("l2relay-xdp", "lossless-64-64-overload", 0.9),
+    Goal::times("l2relay-kernel", "ping-pong-p50", 0.9, &["bridge"]),
+    Goal::times("l2relay-kernel", "tcp-goodput", 1.1, &["bridge"]),
+    Goal::times("l2relay-kernel", "flood-64-64-delivered", 1.5, &["bridge"]),
+    Goal::to_be("l2relay-kernel", "idle-cpu", 0.0),
 ];
 
 /// What became of a goal.

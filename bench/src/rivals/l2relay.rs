@@ -10,7 +10,7 @@ use crate::run::Run;
 use crate::topology::Topology;
 
 /// Every way: the arguments of `l2relay run`.
-pub(super) const ALL: [L2relay; 7] = [
+pub(super) const ALL: [L2relay; 8] = [
     L2relay {
         name: "l2relay",
         about: "l2relay with its defaults (adaptive idle)",
@@ -45,6 +45,11 @@ pub(super) const ALL: [L2relay; 7] = [
         name: "l2relay-xdp-packet",
         about: "l2relay that receives by AF_XDP and sends by AF_PACKET, spinning",
         args: "--idle spin --rx xdp --tx packet",
+    },
+    L2relay {
+        name: "l2relay-kernel",
+        about: "l2relay whose frames stay in the kernel (at tc, on the sender's CPU, as the bridge)",
+        args: "--backend kernel",
     },
 ];
 

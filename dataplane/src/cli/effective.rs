@@ -28,6 +28,8 @@ pub fn to_toml(settings: &Settings) -> String {
     put("xdp-mode", text(config.xdp.mode));
     put("xdp-copy", text(config.xdp.copying));
     put("replace-xdp", Value::Boolean(config.xdp.replace));
+    put("coalesce", text(config.coalesce));
+    put("kernel-hook", text(config.kernel_hook));
     put("mac", text(config.mac));
     let macs = config.dst_mac.iter();
     put(
@@ -39,7 +41,9 @@ pub fn to_toml(settings: &Settings) -> String {
     }
     put("idle", text(config.idle));
     put("queues", number(config.queues));
-    put("ring", number(config.ring));
+    if let Some(ring) = config.ring {
+        put("ring", number(ring));
+    }
     put("no-promisc", Value::Boolean(!config.promiscuous));
     put("qdisc", Value::Boolean(config.qdisc));
     put("hairpin-guard", Value::Boolean(config.hairpin_guard));

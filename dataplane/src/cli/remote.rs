@@ -86,7 +86,8 @@ Pairs and settings that are not named stay as they are, and their frames go on.
 Examples:
   l2relay set --mac swap
   l2relay set --add r2,r3 --remove r0,r1 --idle spin
-  l2relay set --down r0,r1")]
+  l2relay set --down r0,r1
+  l2relay set --carry r0,r1=kernel")]
 pub struct SetArgs {
     /// Which relay.
     #[command(flatten)]
@@ -112,6 +113,9 @@ pub struct SetArgs {
     /// Close a pair: it lets go of its ports and keeps its counts; repeat for more
     #[arg(long, value_name = "A,B|E")]
     pub down: Vec<String>,
+    /// Move a pair to another back end: auto, packet, xdp, kernel, fastest; repeat for more
+    #[arg(long, value_name = "A,B=BACKEND")]
+    pub carry: Vec<String>,
 }
 
 /// Have a relay read its configuration file again, as SIGHUP does
@@ -232,6 +236,7 @@ impl SetArgs {
             remove: self.remove.clone(),
             up: self.up.clone(),
             down: self.down.clone(),
+            carry: self.carry.clone(),
         };
         if changes == Changes::default() {
             return Err(one("nothing to change: see l2relay set --help".into()));

@@ -35,7 +35,7 @@ pub struct RunArgs {
     /// Send what a port receives back out of it; repeat for more
     #[arg(long, value_name = "E")]
     pub hairpin: Vec<String>,
-    /// How frames are received and sent: auto (packet on veth and tap, xdp on NICs that can), packet, xdp
+    /// What carries frames: auto (packet on veth and tap, xdp on NICs that can), packet, xdp, kernel (a program in the kernel), fastest (kernel where nothing needs user space, else auto)
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
     /// How frames are received, if not by --backend: packet, xdp
@@ -57,6 +57,9 @@ pub struct RunArgs {
     /// can), on, off (every frame leaves as it came: for readers by AF_PACKET behind the ports)
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub coalesce: String,
+    /// With kernel, where its programs are attached: tc (tcx, or clsact before Linux 6.6), clsact, auto (tc)
+    #[arg(long, value_name = "HOOK", default_value = "auto")]
+    pub kernel_hook: String,
     /// MAC addresses: keep them, swap source and destination, or update them as l2fwd does
     #[arg(long, value_name = "MODE", default_value = "keep")]
     pub mac: String,
@@ -161,6 +164,7 @@ impl RunArgs {
                 replace: self.replace_xdp,
             },
             coalesce: parse(&self.coalesce, &mut mistakes),
+            kernel_hook: parse(&self.kernel_hook, &mut mistakes),
             mac: parse(&self.mac, &mut mistakes),
             dst_mac: keep(
                 self.dst_mac.iter().map(|text| config::parse_dst_mac(text)),
@@ -262,7 +266,9 @@ fn parse<T: FromStr<Err = String> + Default>(text: &str, mistakes: &mut Vec<Stri
 /// A back end by name, for one half of the ports.
 fn one_of(option: &str, text: &Option<String>, mistakes: &mut Vec<String>) -> Option<Backend> {
     let named: Result<Backend, _> = text.as_ref()?.parse();
-    let known = named.ok().filter(|backend| *backend != Backend::Auto);
+    let known = named
+        .ok()
+        .filter(|backend| matches!(backend, Backend::Packet | Backend::Xdp));
     if known.is_none() {
         mistakes.push(format!(
             "{option} {:?}: use packet or xdp",

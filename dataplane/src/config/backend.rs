@@ -12,6 +12,22 @@ pub enum Backend {
     Packet,
     /// AF_XDP.
     Xdp,
+    /// A program that forwards without leaving the kernel.
+    Kernel,
+    /// The kernel where nothing needs frames in user space, else as `Auto`.
+    Fastest,
+}
+
+/// Where the programs of [`Backend::Kernel`] are attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelHook {
+    /// At tc, which suits every interface.
+    #[default]
+    Auto,
+    /// At tc: on tcx where the kernel has it (Linux 6.6), else on clsact.
+    Tc,
+    /// At tc, on clsact.
+    Clsact,
 }
 
 /// Where the XDP program runs.
@@ -57,7 +73,11 @@ impl FromStr for Backend {
             "auto" => Ok(Self::Auto),
             "packet" => Ok(Self::Packet),
             "xdp" => Ok(Self::Xdp),
-            _ => Err(format!("back end {text:?}: use auto, packet or xdp")),
+            "kernel" => Ok(Self::Kernel),
+            "fastest" => Ok(Self::Fastest),
+            _ => Err(format!(
+                "back end {text:?}: use auto, packet, xdp, kernel or fastest"
+            )),
         }
     }
 }
@@ -68,7 +88,22 @@ impl fmt::Display for Backend {
             Self::Auto => "auto",
             Self::Packet => "packet",
             Self::Xdp => "xdp",
+            Self::Kernel => "kernel",
+            Self::Fastest => "fastest",
         })
+    }
+}
+
+impl FromStr for KernelHook {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "tc" => Ok(Self::Tc),
+            "clsact" => Ok(Self::Clsact),
+            _ => Err(format!("--kernel-hook {text:?}: use auto, tc or clsact")),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LinkSettings, PortName};
+use super::{Backend, LinkSettings, PortName};
 use crate::wire::ethernet::MacAddress;
 
 /// `a,b`: two different ports.
@@ -26,6 +26,14 @@ pub(crate) fn parse_ends(text: &str) -> Result<[PortName; 2], String> {
     }
     let port: PortName = text.parse()?;
     Ok([port.clone(), port])
+}
+
+/// `A,B=BACKEND`, or `E=BACKEND` for a hairpin.
+pub(crate) fn parse_carry(text: &str) -> Result<([PortName; 2], Backend), String> {
+    let (pair, backend) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?}: write A,B=BACKEND"))?;
+    Ok((parse_ends(pair)?, backend.parse()?))
 }
 
 /// `PORT=MAC`.

@@ -66,6 +66,9 @@ pub struct Changes {
     /// Pairs to close: they keep their counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<String>,
+    /// Pairs to move to another back end, `A,B=BACKEND`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub carry: Vec<String>,
 }
 
 /// What a relay answers.

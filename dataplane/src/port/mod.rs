@@ -14,6 +14,7 @@
 
 #[cfg(feature = "xdp")]
 pub(crate) mod dual;
+pub(crate) mod kernel;
 pub mod memory;
 pub mod packet;
 mod queue;

@@ -2,7 +2,7 @@
 
 use super::{Inner, Pair, Relay, lock};
 use crate::{
-    config::{Config, MacMode, parse_dst_mac, parse_ends},
+    config::{Config, MacMode, parse_carry, parse_dst_mac, parse_ends},
     control::protocol::{
         Changes, Failure, FailureCode, Health, Info, PairInfo, PortInfo, Request, Response,
     },
@@ -45,7 +45,11 @@ impl Relay {
         });
         let both = up.iter().filter(|pair| down.contains(pair));
         mistakes.extend(both.map(|[a, b]| format!("pair {a},{b}: both up and down")));
-        for [a, b] in up.iter().chain(&down) {
+        let carry = changes.carry.iter().map(|text| parse_carry(text));
+        let carry = carry.filter_map(|carry| carry.map_err(|mistake| mistakes.push(mistake)).ok());
+        let carry: Vec<_> = carry.collect();
+        let carried = carry.iter().map(|(pair, _)| pair);
+        for [a, b] in up.iter().chain(&down).chain(carried) {
             let is = |[x, y]: &[_; 2]| (x, y) == (a, b) || (x, y) == (b, a);
             if !config.pairs.iter().any(is) {
                 mistakes.push(format!("pair {a},{b}: no such pair"));
@@ -68,6 +72,12 @@ impl Relay {
         {
             match self.set_down(pair, down) {
                 Ok(change) => done.push(change),
+                Err(error) => return Response::Error(error.into()),
+            }
+        }
+        for (pair, backend) in &carry {
+            match self.carry(pair, *backend) {
+                Ok(how) => done.push(format!("pair {},{} is carried by {how}", pair[0], pair[1])),
                 Err(error) => return Response::Error(error.into()),
             }
         }

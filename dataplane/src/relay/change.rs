@@ -153,7 +153,15 @@ impl Inner {
             };
             let anew = other_ports || link(old) != link(&self.config);
             let names = self.pair_words(at);
-            if anew && !self.pairs[at].down {
+            let carried = self.other_carrier(old, at);
+            if let Some(result) = carried {
+                match result {
+                    Ok(()) => done.push(format!("{names} is carried by {}", self.pairs[at].how)),
+                    Err(error) => refused.push(error.to_string()),
+                }
+            } else if (anew || (other_edits && self.pairs[at].kernel.is_some()))
+                && !self.pairs[at].down
+            {
                 self.reopen(at);
                 match &self.pairs[at].trouble {
                     None => done.push(format!("{names} is open again: {}", self.pairs[at].how)),
@@ -175,6 +183,7 @@ impl Inner {
         let Some(at) = self.find_pair(names) else {
             return;
         };
+        self.close_ways(at);
         let pair = self.pairs.remove(at);
         for id in pair.lanes {
             // Given back finished, and dropped: that closes its ports.
@@ -228,7 +237,7 @@ impl Inner {
         Ok(format!("{} is {state}", words(names)))
     }
 
-    fn find_pair(&self, names: &[PortName; 2]) -> Option<usize> {
+    pub(super) fn find_pair(&self, names: &[PortName; 2]) -> Option<usize> {
         let [a, b] = names;
         let is = |pair: &Pair| {
             let [x, y] = pair.ports.map(|id| &self.ports[id].name);

@@ -16,7 +16,7 @@ const SETTLES: Duration = Duration::from_millis(1500);
 impl Inner {
     /// The kernel says that an interface has changed, or is there again.
     pub(crate) fn interface_changed(&mut self, netns: Option<&str>, interface: &Interface) {
-        let mut anew = Vec::new();
+        let (mut anew, mut created) = (Vec::new(), Vec::new());
         let mut renamed = Vec::new();
         let (mac, by) = (self.config.mac, self.config.port_by);
         let is_ours = |port: &Port| !port.gone && port.interface.index == interface.index;
@@ -47,15 +47,19 @@ impl Inner {
                 }
                 port.update(interface.clone());
                 port.held_down = false;
-                anew.push(id);
+                created.push(id);
             }
         }
+        self.tell_kernel();
         renamed
             .into_iter()
             .for_each(|id| self.rename(id, &interface.name));
         for pair in 0..self.pairs.len() {
             let ports = self.pairs[pair].ports;
-            let concerned = ports.iter().any(|id| anew.contains(id)) && !self.pairs[pair].down;
+            // The kernel's programs were told of the rest.
+            let in_kernel = self.pairs[pair].kernel.is_some();
+            let other = |id| created.contains(id) || (anew.contains(id) && !in_kernel);
+            let concerned = ports.iter().any(other) && !self.pairs[pair].down;
             if concerned && ports.iter().all(|&id| !self.ports[id].gone) {
                 self.reopen(pair);
             }
@@ -76,6 +80,7 @@ impl Inner {
                 );
             }
         }
+        self.tell_kernel();
         self.propagate();
     }
 

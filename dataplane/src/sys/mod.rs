@@ -4,11 +4,15 @@
 
 pub(crate) mod ethtool;
 pub(crate) mod event;
+#[cfg(feature = "xdp")]
+pub(crate) mod forward;
 pub(crate) mod mapping;
 pub mod netns;
 pub(crate) mod packet;
 pub(crate) mod ring;
 pub(crate) mod signal;
+#[cfg(feature = "xdp")]
+pub(crate) mod tcx;
 #[cfg(feature = "xdp")]
 pub(crate) mod xdp;
 #[cfg(feature = "xdp")]

@@ -139,6 +139,25 @@ impl PacketSocket {
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
     }
 
+    /// Filters what it receives by a program from now on.
+    pub(crate) fn filter(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let program: c_int = program.as_raw_fd();
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program)
+    }
+
+    /// Takes its filter away.
+    pub(crate) fn unfilter(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
+    }
+
+    /// A second handle of it.
+    pub(crate) fn share(&self) -> io::Result<Self> {
+        Ok(Self {
+            fd: self.fd.try_clone()?,
+            index: self.index,
+        })
+    }
+
     /// Joins a group of sockets that share the interface's frames by flow hash. With `None` the kernel finds a new id,
     /// which is returned.
     pub(crate) fn fanout_hash(&self, group: Option<u16>) -> io::Result<u16> {

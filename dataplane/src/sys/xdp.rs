@@ -179,7 +179,7 @@ fn flags(mode: XdpMode) -> u32 {
 }
 
 /// libbpf-rs keeps the error number to itself, but not what it means.
-fn bpf_error(error: libbpf_rs::Error) -> io::Error {
+pub(super) fn bpf_error(error: libbpf_rs::Error) -> io::Error {
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),
         _ => io::Error::other(format!("{error:#}")),

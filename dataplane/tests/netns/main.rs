@@ -4,6 +4,8 @@
 mod common;
 
 mod bad_input;
+#[cfg(feature = "xdp")]
+mod carry;
 mod change;
 mod check;
 mod coalesce;
@@ -13,6 +15,8 @@ mod encapsulation;
 mod hairpin;
 mod idle;
 mod jumbo;
+#[cfg(feature = "xdp")]
+mod kernel;
 mod link;
 mod link_events;
 mod load;

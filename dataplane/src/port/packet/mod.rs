@@ -7,8 +7,9 @@
 mod rx;
 mod tx;
 
-use std::{io, sync::Arc};
+use std::{io, os::fd::BorrowedFd, sync::Arc};
 
+pub(crate) use rx::Gate;
 pub use rx::PacketRx;
 pub use tx::PacketTx;
 
@@ -54,13 +55,22 @@ pub fn open(
 /// # Errors
 /// As [`open`].
 pub fn open_rx(interface: &Interface, settings: &Settings) -> Result<Vec<PacketRx>> {
+    open_rx_gated(interface, settings, None)
+}
+
+/// As [`open_rx`], with a program that decides from the first frame on which are received.
+pub(crate) fn open_rx_gated(
+    interface: &Interface,
+    settings: &Settings,
+    gate: Option<BorrowedFd<'_>>,
+) -> Result<Vec<PacketRx>> {
     let open = || {
         let mut group = None;
         let queues = (0..settings.queues)
-            .map(|_| PacketRx::open(interface.index, settings, &mut group))
+            .map(|_| PacketRx::open(interface.index, settings, &mut group, gate))
             .collect::<io::Result<Vec<_>>>()?;
         if settings.queues > 1 {
-            queues.iter().try_for_each(PacketRx::start)?;
+            queues.iter().try_for_each(|queue| queue.start(gate))?;
         }
         Ok(queues)
     };

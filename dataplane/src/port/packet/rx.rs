@@ -35,6 +35,7 @@ impl PacketRx {
         index: u32,
         settings: &Settings,
         group: &mut Option<u16>,
+        gate: Option<BorrowedFd<'_>>,
     ) -> io::Result<Self> {
         let socket = PacketSocket::open(index)?;
         socket.set_vnet_hdr()?;
@@ -56,6 +57,9 @@ impl PacketRx {
             socket.bind(Receive::All)?;
             *group = Some(socket.fanout_hash(*group)?);
         } else {
+            if let Some(gate) = gate {
+                socket.filter(gate)?;
+            }
             socket.bind(Receive::All)?;
         }
         Ok(Self { socket, ring })
@@ -64,8 +68,39 @@ impl PacketRx {
 
 impl PacketRx {
     /// Begins to receive, once all queues share the frames: from the first on, each flow has its queue.
-    pub(super) fn start(&self) -> io::Result<()> {
-        self.socket.reject(Reject::Outgoing)
+    pub(super) fn start(&self, gate: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        match gate {
+            Some(gate) => self.socket.filter(gate),
+            None => self.socket.reject(Reject::Outgoing),
+        }
+    }
+
+    /// The place of its gate. `shared`: other queues share the frames.
+    pub(crate) fn gate(&self, shared: bool) -> io::Result<Gate> {
+        let socket = self.socket.share()?;
+        Ok(Gate { socket, shared })
+    }
+}
+
+/// Where a program decides which frames a receive queue gets, while its pair moves to the kernel or from it.
+pub(crate) struct Gate {
+    socket: PacketSocket,
+    shared: bool,
+}
+
+impl Gate {
+    /// From now on the program decides.
+    pub(crate) fn close(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        self.socket.filter(program)
+    }
+
+    /// The queue gets every frame again.
+    pub(crate) fn open(&self) -> io::Result<()> {
+        if self.shared {
+            self.socket.reject(Reject::Outgoing)
+        } else {
+            self.socket.unfilter()
+        }
     }
 }
 

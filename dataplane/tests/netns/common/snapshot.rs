@@ -24,6 +24,7 @@ pub(crate) struct Port {
     pub(crate) tx_packets: u64,
     pub(crate) tx_bytes: u64,
     pub(crate) kernel_drops: u64,
+    pub(crate) device_drops: u64,
     pub(crate) state: String,
 }
 

@@ -1,0 +1,61 @@
+//! The `kernel` back end: programs that forward without leaving the kernel.
+//!
+//! It is no receive or transmit queue: a pair is carried by lanes or by the kernel. A [`Way`] is one direction of such a pair. The
+//! program attached to the port it comes from rewrites addresses, counts, and redirects to the port it goes to; the relay's control
+//! thread tells it of links ([`Way::set`]) and reads its counters. When a way is dropped, nothing of it stays.
+
+#[cfg(not(feature = "xdp"))]
+mod absent;
+#[cfg(feature = "xdp")]
+mod hook;
+#[cfg(feature = "xdp")]
+mod way;
+
+#[cfg(not(feature = "xdp"))]
+pub(crate) use absent::{Way, settle};
+#[cfg(feature = "xdp")]
+pub(crate) use way::{Way, settle};
+
+use crate::{config::KernelHook, interface::Interface, stage::mac::Rewrite};
+
+/// A port, as a way sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct End<'a> {
+    /// Its namespace; `None` for the calling thread's.
+    pub(crate) netns: Option<&'a str>,
+    /// The interface.
+    pub(crate) interface: &'a Interface,
+    /// Whether frames can leave by it.
+    pub(crate) up: bool,
+}
+
+/// How to open a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Where programs are attached.
+    pub(crate) hook: KernelHook,
+    /// What is done to addresses.
+    pub(crate) rewrite: Option<Rewrite>,
+    /// Discard group addresses.
+    pub(crate) unicast_only: bool,
+    /// Receive frames for every address, not just the interface's own.
+    pub(crate) promiscuous: bool,
+}
+
+/// What becomes of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// They go on.
+    Open,
+    /// They stay, uncounted: the program is attached and has no say yet.
+    Aside,
+    /// They are dropped, and counted as [`Reason::LinkDown`](crate::stats::Reason::LinkDown).
+    LinkDown,
+    /// They are dropped, and counted as [`Reason::Moved`](crate::stats::Reason::Moved).
+    Closed,
+    /// The gate decides between lanes and a drop as [`Reason::Moved`](crate::stats::Reason::Moved).
+    Gated {
+        /// The lanes get them.
+        lanes: bool,
+    },
+}

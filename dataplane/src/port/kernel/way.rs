@@ -1,0 +1,180 @@
+//! One direction: its program loaded, attached, told of links, read, and taken off again.
+
+use std::{io, os::fd::BorrowedFd, time::Duration};
+
+use super::{End, Options, Passage, hook};
+use crate::{
+    error::{Error, Result},
+    interface::Interface,
+    netns,
+    stage::mac::Rewrite,
+    stats::Tally,
+    sys::{
+        forward::{Forward, Mac, Settings, State},
+        packet::PacketSocket,
+        tcx::{self, Attached},
+    },
+    wire::ethernet::MacAddress,
+};
+
+/// One direction of a pair that the kernel carries.
+pub(crate) struct Way {
+    forward: Forward,
+    /// `None` once it is closed.
+    attached: Option<Attached>,
+    /// Of the port it comes from.
+    netns: Option<String>,
+    state: State,
+    _promiscuous: Option<PacketSocket>,
+}
+
+impl Way {
+    /// Loads the program and attaches it to `from`. Until [`Way::set`] says otherwise, `passage` becomes of frames.
+    ///
+    /// # Errors
+    /// No permission, no such hook in this kernel, or somebody else's program is on it.
+    pub(crate) fn open(
+        from: &End,
+        to: &End,
+        options: &Options,
+        passage: Option<Passage>,
+    ) -> Result<Self> {
+        let interface = from.interface;
+        let settings = Settings {
+            target: to.interface.index,
+            mac: match options.rewrite {
+                None => Mac::Keep,
+                Some(Rewrite::Swap) => Mac::Swap,
+                Some(Rewrite::Update { .. }) => Mac::Update,
+            },
+            unicast_only: options.unicast_only,
+        };
+        let state = state(to, options.rewrite, passage);
+        let forward = Forward::load(&settings, &state).map_err(|error| {
+            let remedy = match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => {
+                    "run as root or give it CAP_BPF and CAP_NET_ADMIN: setcap cap_bpf,cap_net_admin,cap_net_raw+ep l2relay"
+                }
+                _ => "use --backend packet if this kernel has no BPF (CONFIG_BPF_SYSCALL)",
+            };
+            Error::system("load the forwarding program for", &interface.name, error, remedy)
+        })?;
+        let (attached, promiscuous) = within(from, || {
+            let promiscuous = options.promiscuous.then(|| promiscuous(interface));
+            let promiscuous = promiscuous.transpose()?;
+            let attached = hook::attach(interface, forward.program(), options.hook)?;
+            Ok((attached, promiscuous))
+        })?;
+        Ok(Self {
+            forward,
+            attached: Some(attached),
+            netns: from.netns.map(str::to_owned),
+            state,
+            _promiscuous: promiscuous,
+        })
+    }
+
+    /// Tells the program of its target: whether it is up, its MTU, the addresses to write. `passage` goes before the link's state.
+    pub(crate) fn set(
+        &mut self,
+        to: &End,
+        rewrite: Option<Rewrite>,
+        passage: Option<Passage>,
+    ) -> Result<()> {
+        let state = state(to, rewrite, passage);
+        if state == self.state {
+            return Ok(());
+        }
+        self.state = state;
+        self.forward
+            .set(&state)
+            .map_err(|error| Error::system("tell the program about", &to.interface.name, error, ""))
+    }
+
+    /// What was counted since it was opened.
+    pub(crate) fn read(&self) -> io::Result<Tally> {
+        self.forward.read()
+    }
+
+    /// The filter for the packet sockets of lanes that share the port for a moment.
+    pub(crate) fn gate(&self) -> BorrowedFd<'_> {
+        self.forward.gate()
+    }
+
+    /// Takes the program off the port. When this returns, everything is counted.
+    pub(crate) fn close(mut self) -> io::Result<Tally> {
+        self.detach();
+        self.forward.read()
+    }
+
+    fn detach(&mut self) {
+        let Some(attached) = self.attached.take() else {
+            return;
+        };
+        let result = netns::within(self.netns.as_deref(), || attached.detach());
+        // A namespace that is gone has taken its interfaces along.
+        if let Ok(Err(error)) = result
+            && error.raw_os_error() != Some(libc::ENODEV)
+        {
+            tracing::warn!("detaching a forwarding program: {error}");
+        }
+    }
+
+    /// Where the program runs, in a word.
+    pub(crate) fn place(&self) -> &'static str {
+        match self.attached {
+            Some(Attached::Link(_)) => "tcx",
+            Some(Attached::Filter(_)) => "clsact",
+            None => "closed",
+        }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// Waits until the frames that programs had in hand, or lanes have sent, are past the other end's queue: what is sent now, perhaps from
+/// another CPU, does not overtake them.
+pub(crate) fn settle() {
+    /// For the softirq of a CPU that is busy.
+    const QUEUED: Duration = Duration::from_millis(5);
+    tcx::grace();
+    std::thread::sleep(QUEUED);
+    tcx::grace();
+}
+
+fn state(to: &End, rewrite: Option<Rewrite>, passage: Option<Passage>) -> State {
+    let link = if to.up {
+        Passage::Open
+    } else {
+        Passage::LinkDown
+    };
+    let mut macs = [0; 12];
+    if let Some(Rewrite::Update { src, dst }) = rewrite {
+        let (MacAddress(src), MacAddress(dst)) = (src, dst);
+        macs[..6].copy_from_slice(&dst);
+        macs[6..].copy_from_slice(&src);
+    }
+    State {
+        passage: passage.unwrap_or(link),
+        mtu: to.interface.mtu,
+        macs,
+    }
+}
+
+fn promiscuous(interface: &Interface) -> Result<PacketSocket> {
+    PacketSocket::open(interface.index)
+        .and_then(|socket| socket.promiscuous().map(|()| socket))
+        .map_err(|error| {
+            let remedy = "run as root or give it CAP_NET_RAW, or use --no-promisc";
+            Error::system("make promiscuous", &interface.name, error, remedy)
+        })
+}
+
+fn within<T: Send>(end: &End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    netns::within(end.netns, work)
+        .map_err(|error| Error::system("enter the namespace of", &end.interface.name, error, ""))?
+}
