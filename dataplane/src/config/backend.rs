@@ -133,6 +133,16 @@ impl FromStr for XdpCopy {
     }
 }
 
+impl fmt::Display for KernelHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Tc => "tc",
+            Self::Clsact => "clsact",
+        })
+    }
+}
+
 impl fmt::Display for XdpMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -86,10 +86,10 @@ fn over_ipv4(
     id: u16,
 ) -> (Vec<Vec<u8>>, bool) {
     let client = [server[0], server[1], server[2], 1];
-    let mut ip = Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, client, server).unwrap();
+    let mut ip = Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, client, server).expect("it fits");
     (ip.dont_fragment, ip.identification) = (df, id);
     if odd == 1 {
-        ip.options = [1, 1, 1, 0][..].try_into().unwrap();
+        ip.options = [1, 1, 1, 0][..].try_into().expect("it fits");
     }
     if odd == 2 {
         ip.time_to_live = 63;
@@ -99,11 +99,11 @@ fn over_ipv4(
         .ip(etherparse::IpHeaders::Ipv4(ip.clone(), Default::default()))
         .udp(port, 5000)
         .write(&mut frame, payload)
-        .unwrap();
+        .expect("it fits");
     let udp = frame.len() - payload.len() - 8;
     match odd {
         3 => frame[udp + 6..udp + 8].fill(0),
-        4 => *frame.last_mut().unwrap() ^= 0x40,
+        4 => *frame.last_mut().expect("it fits") ^= 0x40,
         5 => return (fragments(&ip, &frame[udp..]), true),
         _ => {}
     }
@@ -117,12 +117,12 @@ fn fragments(ip: &Ipv4Header, datagram: &[u8]) -> Vec<Vec<u8>> {
         let mut ip = ip.clone();
         ip.dont_fragment = false;
         ip.more_fragments = more;
-        ip.fragment_offset = ((offset / 8) as u16).try_into().unwrap();
+        ip.fragment_offset = ((offset / 8) as u16).try_into().expect("it fits");
         let mut frame = Vec::new();
         PacketBuilder::ethernet2(mac("c0"), mac("s0"))
             .ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
             .write(&mut frame, etherparse::IpNumber::UDP, bytes)
-            .unwrap();
+            .expect("it fits");
         frame
     };
     vec![
@@ -139,16 +139,16 @@ fn over_ipv6(port: u16, payload: &[u8], odd: usize) -> (Vec<Vec<u8>>, bool) {
         ..Ipv6Header::default()
     };
     if odd == 3 {
-        ip.flow_label = 7.try_into().unwrap();
+        ip.flow_label = 7.try_into().expect("it fits");
     }
     let mut frame = Vec::new();
     PacketBuilder::ethernet2(mac("c0"), mac("s0"))
         .ip(etherparse::IpHeaders::Ipv6(ip, Default::default()))
         .udp(port, 5000)
         .write(&mut frame, payload)
-        .unwrap();
+        .expect("it fits");
     match odd {
-        4 => *frame.last_mut().unwrap() ^= 0x40,
+        4 => *frame.last_mut().expect("it fits") ^= 0x40,
         // Destination options: padding only.
         5 => {
             frame.splice(54..54, [17, 0, 1, 4, 0, 0, 0, 0]);
@@ -202,11 +202,11 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
         });
     }
     let mut read = HashMap::<(String, u16), Vec<Vec<u8>>>::new();
-    for line in collector.result()["datagrams"].as_array().unwrap() {
-        let address = line[0].as_str().unwrap().trim_start_matches("::ffff:");
-        let port = line[1].as_u64().unwrap() as u16;
-        let hex = line[2].as_str().unwrap();
-        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    for line in collector.result()["datagrams"].as_array().expect("it fits") {
+        let address = line[0].as_str().expect("it fits").trim_start_matches("::ffff:");
+        let port = line[1].as_u64().expect("it fits") as u16;
+        let hex = line[2].as_str().expect("it fits");
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("it fits");
         let payload = (0..hex.len()).step_by(2).map(byte).collect();
         read.entry((address.to_owned(), port))
             .or_default()
@@ -231,8 +231,8 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
     // What a wrong checksum was is wrong still: the server's stack has seen each of them.
     let wrong = net.sh("server", "nstat -az UdpInCsumErrors Udp6InCsumErrors");
     let count = |name: &str| -> u64 {
-        let line = wrong.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        let line = wrong.lines().find(|line| line.starts_with(name)).expect("it fits");
+        line.split_whitespace().nth(1).expect("it fits").parse().unwrap()
     };
     assert!(
         count("UdpInCsumErrors") > 0 && count("Udp6InCsumErrors") > 0,
