@@ -9,7 +9,7 @@ mod parse;
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 
 pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
-pub(crate) use parse::{parse_cores, parse_dst_mac, parse_link, parse_pair};
+pub(crate) use parse::{parse_cores, parse_dst_mac, parse_link, parse_pair, parse_wait};
 
 use crate::{
     idle::IdlePolicy,
@@ -39,6 +39,8 @@ pub struct Config {
     pub dst_mac: Vec<(PortName, MacAddress)>,
     /// Cores to pin workers to, one each. Empty: one worker, not pinned.
     pub cores: Vec<usize>,
+    /// On which of these cores the lanes run that receive from a port; those of other ports are spread over all.
+    pub rx_cores: Vec<(PortName, usize)>,
     /// What a worker does when no frame comes.
     pub idle: IdlePolicy,
     /// Lanes per direction, 1 to 64; frames are spread over them by flow. AF_XDP spreads as the interfaces do over their
@@ -69,6 +71,7 @@ impl Default for Config {
             mac: MacMode::default(),
             dst_mac: Vec::new(),
             cores: Vec::new(),
+            rx_cores: Vec::new(),
             idle: IdlePolicy::default(),
             queues: 1,
             ring: 1024,
@@ -174,6 +177,13 @@ impl Config {
                 mistakes.push(format!("--dst-mac {port}: no such port in any pair"));
             }
         }
+        for (port, core) in &self.rx_cores {
+            if !known.contains(&port) || !self.cores.contains(core) {
+                mistakes.push(format!(
+                    "core {core} for {port}: name a port of a pair, and one of the cores given"
+                ));
+            }
+        }
         if !self.dst_mac.is_empty() && self.mac != MacMode::Update {
             mistakes.push("--dst-mac has no effect without --mac update: add it".into());
         }
@@ -214,8 +224,27 @@ impl Config {
         self.resolve().map(drop)
     }
 
+    /// As [`Config::check`], for whoever will wait for [absent](Config::absent) ports: that one is absent is no mistake.
+    ///
+    /// # Errors
+    /// One sentence for each mistake.
+    pub fn check_but_for_ports(&self) -> Result<(), Vec<String>> {
+        self.look(true).map(drop)
+    }
+
+    /// The ports that are not there (yet): no such interface, or no such namespace.
+    pub fn absent(&self) -> Vec<&PortName> {
+        let mut ports = self.ports();
+        ports.retain(|port| port.is_absent());
+        ports
+    }
+
     /// Every mistake at once; else the interfaces, in the order of [`Config::ports`].
     pub(crate) fn resolve(&self) -> Result<Vec<Interface>, Vec<String>> {
+        self.look(false)
+    }
+
+    fn look(&self, may_be_absent: bool) -> Result<Vec<Interface>, Vec<String>> {
         let mut mistakes = self.mistakes();
         if let Some(allowed) = core_affinity::get_core_ids() {
             let allowed: Vec<usize> = allowed.iter().map(|core| core.id).collect();
@@ -249,6 +278,7 @@ impl Config {
                     }
                     found.push(interface);
                 }
+                Err(_) if may_be_absent && port.is_absent() => {}
                 Err(mistake) => mistakes.push(mistake),
             }
         }
@@ -278,6 +308,14 @@ impl Config {
 }
 
 impl PortName {
+    fn is_absent(&self) -> bool {
+        let looked = netns::within(self.netns.as_deref(), || Interface::find(&self.interface));
+        match looked.and_then(|looked| looked) {
+            Ok(found) => found.is_none(),
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        }
+    }
+
     /// Looks the interface up; says in a sentence why it can't be had, and which there are.
     pub(crate) fn find(&self) -> Result<Interface, String> {
         // The list is for the message alone: it costs more the more interfaces there are.

@@ -217,7 +217,7 @@ impl Inner {
                     rx: from,
                     tx: to,
                     queue: halves.queue,
-                    worker: id % self.workers.len(),
+                    worker: self.worker_for(from, id),
                     counters: Arc::clone(lane.counters()),
                 });
                 pair.lanes.push(id);
@@ -275,6 +275,19 @@ impl Inner {
         lanes
             .into_iter()
             .for_each(|(id, lane)| self.worker(id).add(id, lane));
+    }
+
+    /// The worker on the core that is named for the port, or else the next.
+    fn worker_for(&self, from: usize, lane: LaneId) -> usize {
+        let Config {
+            cores, rx_cores, ..
+        } = &self.config;
+        let named = rx_cores
+            .iter()
+            .find(|(port, _)| *port == self.ports[from].name);
+        named
+            .and_then(|(_, core)| cores.iter().position(|other| other == core))
+            .unwrap_or(lane % self.workers.len())
     }
 
     fn worker(&self, lane: LaneId) -> &Worker {
@@ -386,7 +399,7 @@ impl Inner {
     }
 
     fn stop_workers(&mut self) {
-        self.workers.drain(..).for_each(Worker::stop);
+        Worker::stop(self.workers.drain(..));
     }
 
     fn lane_name(&self, rx: usize, tx: usize, queue: usize) -> String {

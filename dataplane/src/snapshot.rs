@@ -59,7 +59,7 @@ pub enum PortState {
     /// Down, or without a carrier.
     #[default]
     Down,
-    /// The interface does not exist any more.
+    /// The interface does not exist, any more or yet.
     Gone,
 }
 
@@ -149,6 +149,17 @@ impl Snapshot {
         };
         snapshot.set_rates(None);
         snapshot
+    }
+
+    /// The last snapshot of a relay that never started, because its ports did not come.
+    pub fn never_started(waited: Duration, ports: Vec<String>) -> Self {
+        let gone = |name| (name, PortState::Gone);
+        Self::new(
+            waited,
+            true,
+            ports.into_iter().map(gone).collect(),
+            Vec::new(),
+        )
     }
 
     /// Computes rates since an earlier snapshot of the same relay, instead of since its start.

@@ -1,14 +1,17 @@
 //! The command line: definitions, and turning them into settings. The program itself is `main.rs`.
 
 mod check;
+pub mod l2fwd;
 mod print;
 mod run;
+mod wait;
 
 use clap::{Parser, Subcommand};
 
 pub use check::CheckArgs;
 pub use print::{Printer, print};
 pub use run::RunArgs;
+pub use wait::ports_are_there;
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
 #[derive(Debug, Parser)]
@@ -24,6 +27,10 @@ pub struct Cli {
 pub enum Command {
     /// Relay frames between pairs of interfaces until SIGINT or SIGTERM
     Run(Box<RunArgs>),
+    /// Do what DPDK's l2fwd does, with its options: [EAL options] -- [l2fwd options]
+    // For the list of commands alone: l2fwd::arguments takes its words before clap reads them.
+    #[command(name = "l2fwd")]
+    L2fwd,
     /// Tell what this machine and its interfaces allow, and what to do about the rest
     Check(CheckArgs),
 }

@@ -1,6 +1,6 @@
 //! `l2relay run`.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use clap::Args;
 
@@ -80,6 +80,9 @@ pub struct RunArgs {
     /// Emulate a link in one direction: 'A>B delay TIME', TIME as 50ms, 200us or 1.5s
     #[arg(long, value_name = "LINK")]
     pub link: Vec<String>,
+    /// Wait at most S seconds for interfaces that are not there yet, as in a container: 0 to 86400
+    #[arg(long, value_name = "S", default_value = "0")]
+    pub wait_ports: String,
     /// Print the statistics every S seconds: 0.1 to 86400
     #[arg(long, value_name = "S")]
     pub stats_interval: Option<String>,
@@ -89,11 +92,12 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The settings, and how often to print statistics, in seconds.
+    /// The settings, how often to print statistics, in seconds, and how long to wait for interfaces.
     ///
     /// # Errors
-    /// Every mistake at once, those against the machine included.
-    pub fn settings(&self) -> Result<(Config, Option<f64>), Error> {
+    /// Every mistake at once, those against the machine included; that an interface is absent is none if it will be
+    /// waited for.
+    pub fn settings(&self) -> Result<(Config, Option<f64>, Duration), Error> {
         let mut mistakes = Vec::new();
         let pairs = self.pair.iter().map(|pair| config::parse_pair(pair));
         let hairpins = self
@@ -120,6 +124,7 @@ impl RunArgs {
                 &mut mistakes,
             )
             .concat(),
+            rx_cores: Vec::new(),
             idle: parse(&self.idle, &mut mistakes),
             queues: number("--queues", &self.queues, 1, &mut mistakes),
             ring: number("--ring", &self.ring, 1024, &mut mistakes),
@@ -137,16 +142,24 @@ impl RunArgs {
             &mut mistakes,
         )
         .pop();
+        let wait = config::parse_wait(&self.wait_ports).unwrap_or_else(|mistake| {
+            mistakes.push(mistake);
+            Duration::ZERO
+        });
         let broken_pairs = self.pair.len() + self.hairpin.len() > settings.pairs.len();
         let mut all = mistakes;
-        if let Err(more) = settings.check() {
+        let checked = match wait {
+            Duration::ZERO => settings.check(),
+            _ => settings.check_but_for_ports(),
+        };
+        if let Err(more) = checked {
             // A pair that could not be read is a mistake already; that no port is left follows from it.
             all.extend(more.into_iter().filter(|mistake| {
                 !(broken_pairs && settings.pairs.is_empty() && mistake.contains("no ports"))
             }));
         }
         if all.is_empty() {
-            Ok((settings, interval))
+            Ok((settings, interval, wait))
         } else {
             Err(Error::Config(all))
         }

@@ -67,6 +67,25 @@ impl Control {
         self.next = Some(Instant::now() + interval);
     }
 
+    /// Whether SIGINT or SIGTERM comes within that time. Nothing else is heeded meanwhile.
+    ///
+    /// # Errors
+    /// Waiting itself fails.
+    pub fn stops_within(&mut self, limit: Duration) -> Result<bool> {
+        let failed = |source| Error::system("wait for", "signals", source, "");
+        let mut events = Events::with_capacity(4);
+        match self.poll.poll(&mut events, Some(limit)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(failed(error)),
+            _ => {}
+        }
+        while let Some(signal) = self.signals.next().map_err(failed)? {
+            if signal != Signal::User1 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Blocks until there is something to do.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ mod encapsulation;
 mod hairpin;
 mod idle;
 mod jumbo;
+mod l2fwd;
 mod link;
 mod load;
 mod mac;
