@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
+use crate::container;
 use crate::meter;
 use crate::process::{Output, Process, Program, installed};
 use crate::run::Run;
@@ -52,6 +53,11 @@ pub(crate) trait Rival {
 
     /// Why it cannot run here, if it cannot.
     fn missing(&self, setup: &Setup) -> Option<String>;
+
+    /// Whether it can run in a container.
+    fn fits_container(&self) -> bool {
+        false
+    }
 
     /// The topology it is measured in; none if it cannot be attached so.
     fn shape(&self, layout: Layout) -> Option<Shape> {
@@ -146,6 +152,8 @@ pub(crate) fn find(name: &str) -> Result<Box<dyn Rival>> {
 pub(crate) struct Running {
     process: Option<Process>,
     command: String,
+    /// The process that forwards, if it is another than the one that was started.
+    forwards: Option<u32>,
 }
 
 impl Running {
@@ -153,6 +161,7 @@ impl Running {
         Self {
             process: Some(process),
             command: program.command_line(),
+            forwards: None,
         }
     }
 
@@ -163,7 +172,7 @@ impl Running {
 
     /// The process that forwards, if it is one.
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(Process::pid)
+        self.forwards.or(self.process.as_ref().map(Process::pid))
     }
 
     /// CPU time its process has used so far; none if it is no process.
@@ -201,6 +210,10 @@ impl Rival for Nothing {
 
     fn missing(&self, _: &Setup) -> Option<String> {
         None
+    }
+
+    fn fits_container(&self) -> bool {
+        true
     }
 
     fn shape(&self, layout: Layout) -> Option<Shape> {
@@ -322,19 +335,30 @@ impl Rival for L2relay {
         l2relay_missing(setup)
     }
 
+    fn fits_container(&self) -> bool {
+        true
+    }
+
     fn start(&self, run: &Run, setup: &Setup, topology: &Topology) -> Result<Running> {
         let site = topology.site()?;
         let (how, ports) = match site.ports.len() {
             1 => ("--hairpin", site.ports[0].to_owned()),
             _ => ("--pair", site.ports.join(",")),
         };
-        let relay = Program::new(setup.l2relay.to_string_lossy())
+        let relay = match &site.containers {
+            Some(containers) => containers.relay(&site.namespace),
+            None => Program::new(setup.l2relay.to_string_lossy()).within(&site.namespace),
+        };
+        let relay = relay
             .args(["run", how, &ports, "--json", "--cores"])
             .arg(setup.relay_cpu)
             .args(self.args.iter().copied())
-            .args(setup.l2relay_args.iter().cloned())
-            .within(&site.namespace);
-        start_l2relay(run, &relay)
+            .args(setup.l2relay_args.iter().cloned());
+        let mut running = start_l2relay(run, &relay)?;
+        if site.containers.is_some() {
+            running.forwards = Some(container::pid(run, &container::relay_of(&site.namespace))?);
+        }
+        Ok(running)
     }
 }
 

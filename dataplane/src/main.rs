@@ -14,7 +14,11 @@ use l2relay::{
         ports_are_there, print,
     },
     config::Config,
-    control::{Control, Wait},
+    control::{
+        Control, Wait,
+        place::{self, Unclaimed},
+        server::Server,
+    },
     error::Error,
     relay::Relay,
     snapshot::Snapshot,
@@ -28,6 +32,10 @@ fn main() -> ExitCode {
             Command::Run(args) => run(&args),
             Command::L2fwd => in_place_of_l2fwd(&[]),
             Command::Check(args) => check(&args),
+            Command::Ps(args) => args.run(),
+            Command::Stats(args) => args.run(),
+            Command::Health(args) => args.run(),
+            Command::Stop(args) => args.run(),
         },
     };
     match result {
@@ -44,19 +52,28 @@ fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     // Signals are blocked before any thread starts, so that every thread leaves them to us.
     let mut control = Control::new()?;
     start_log();
-    let (config, interval, wait) = args.settings()?;
-    let printer = Printer::start(args.json);
-    let Some(relay) = start(&mut control, config, wait, |last| printer.print(last))? else {
+    let settings = args.settings()?;
+    // Before any port is opened: a name that is taken changes nothing.
+    let claim = match settings.control {
+        true => claim(settings.name.as_deref(), &settings.config)?,
+        false => None,
+    };
+    let printer = Printer::start(settings.json);
+    let Some(relay) = start(&mut control, settings.config, settings.wait_ports, |last| {
+        printer.print(last);
+    })?
+    else {
         printer.close();
         return Ok(ExitCode::SUCCESS);
     };
     relay.describe().iter().for_each(|line| eprintln!("{line}"));
+    let name = serve(&mut control, claim)?;
     eprintln!("ready");
-    if let Some(seconds) = interval {
+    if let Some(seconds) = settings.stats_interval_s {
         control.show_every(seconds);
     }
     let mut before: Option<Snapshot> = None;
-    while control.wait()? == Wait::Show {
+    while control.wait(|request| relay.answer(&name, request))? == Wait::Show {
         let mut now = relay.snapshot();
         if let Some(before) = &before {
             now = now.since(before);
@@ -82,6 +99,7 @@ fn in_place_of_l2fwd(args: &[String]) -> Result<ExitCode, Error> {
     for remark in &l2fwd.remarks {
         eprintln!("l2relay: {remark}");
     }
+    let claim = claim(None, &l2fwd.config)?;
     let printer = Printer::start(false);
     printer.print(&l2fwd.opening);
     let wait = l2fwd.wait_ports.unwrap_or_default();
@@ -95,11 +113,12 @@ fn in_place_of_l2fwd(args: &[String]) -> Result<ExitCode, Error> {
     let (out, err) = l2fwd.ready(&relay.snapshot());
     printer.print(&out);
     eprint!("{err}");
+    let name = serve(&mut control, claim)?;
     eprintln!("ready");
     if let Some(seconds) = l2fwd.period_s {
         control.show_every(seconds);
     }
-    while control.wait()? == Wait::Show {
+    while control.wait(|request| relay.answer(&name, request))? == Wait::Show {
         printer.print(&Table::new(&l2fwd, &relay.snapshot()));
     }
     printer.finish(&Table::new(&l2fwd, &relay.stop()));
@@ -129,6 +148,36 @@ fn start_log() {
         .with_target(false)
         .without_time()
         .init();
+}
+
+/// A name for the control socket. A relay runs without one if there is no place for it.
+fn claim(name: Option<&str>, config: &Config) -> Result<Option<place::Claim>, Error> {
+    match place::claim(name, &config.pairs) {
+        Ok(claim) => Ok(Some(claim)),
+        Err(Unclaimed::Name(mistake)) => Err(Error::Config(vec![mistake])),
+        Err(why @ Unclaimed::Place(_)) => {
+            let text = why.to_string();
+            text.lines().for_each(|line| eprintln!("l2relay: {line}"));
+            Ok(None)
+        }
+    }
+}
+
+/// From now on requests are answered, to the name that is given back.
+fn serve(control: &mut Control, claim: Option<place::Claim>) -> Result<String, Error> {
+    let Some(server) = claim.and_then(listen) else {
+        return Ok(String::new());
+    };
+    let name = server.name().to_owned();
+    eprintln!("name {name}");
+    control.serve(server)?;
+    Ok(name)
+}
+
+fn listen(claim: place::Claim) -> Option<Server> {
+    Server::open(claim)
+        .map_err(|error| eprintln!("l2relay: no control socket: {error}"))
+        .ok()
 }
 
 fn check(args: &CheckArgs) -> Result<ExitCode, Error> {

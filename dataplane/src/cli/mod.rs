@@ -3,6 +3,7 @@
 mod check;
 pub mod l2fwd;
 mod print;
+mod remote;
 mod run;
 mod wait;
 
@@ -10,7 +11,8 @@ use clap::{Parser, Subcommand};
 
 pub use check::CheckArgs;
 pub use print::{Printer, print};
-pub use run::RunArgs;
+pub use remote::{HealthArgs, PsArgs, StatsArgs, StopArgs, Target};
+pub use run::{RunArgs, Settings};
 pub use wait::ports_are_there;
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
@@ -33,4 +35,12 @@ pub enum Command {
     L2fwd,
     /// Tell what this machine and its interfaces allow, and what to do about the rest
     Check(CheckArgs),
+    /// List the relays that run
+    Ps(PsArgs),
+    /// Print what a relay has counted
+    Stats(StatsArgs),
+    /// Tell whether a relay works: for Docker, Kubernetes and scripts
+    Health(HealthArgs),
+    /// Stop a relay, as SIGTERM does, and wait for its end
+    Stop(StopArgs),
 }

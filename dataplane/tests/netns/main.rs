@@ -6,6 +6,8 @@ mod common;
 mod bad_input;
 mod change;
 mod check;
+mod container;
+mod control;
 mod encapsulation;
 mod hairpin;
 mod idle;
