@@ -72,7 +72,7 @@ test-tests: ## Run the black-box tests against relays that are wrong on purpose:
 
 test-containers: ## Run the tests in containers and Mininet, with a Docker engine of their own: minutes
 	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES) $(CONTAINER_PACKAGES))
-	$(SUDO) docker/engine --scratch docker/test
+	$(SUDO) env PATH="$$PATH" HOME="$$HOME" docker/engine --scratch docker/test
 
 # Tests that need root get it: cargo builds as the user, and only the tests run through sudo.
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
@@ -97,7 +97,8 @@ lint: ## Check format, lints, documentation, and that the BPF objects match thei
 
 image: ## Build the container images: a static binary and nothing else
 	$(call install,$(BUILD_PACKAGES) $(CONTAINER_PACKAGES))
-	$(SUDO) docker/engine docker/build $(IMAGE)
+	docker/build --binary-only
+	$(SUDO) env PATH="$$PATH" HOME="$$HOME" docker/engine docker/build $(IMAGE)
 
 clean: ## Remove what was built and reported
 	$(CARGO) clean

@@ -180,6 +180,8 @@ fn import_ends(run: &Run) -> Result<()> {
             "--transform=s,^/,,",
         ])
         .args(list)
+        // Where iperf3 makes its buffer.
+        .args(["--no-recursion", "/tmp"])
         .run(run, ENGINE)?;
     // Read by the engine's client from its input, which Program has no file for.
     let imported = Command::new("docker")

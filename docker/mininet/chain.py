@@ -24,7 +24,7 @@ class Bridge(Switch):
     """A Linux bridge, in the switch's own namespace."""
 
     def __init__(self, name, **params):
-        super().__init__(name, inNamespace=True, **params)
+        super().__init__(name, **{**params, "inNamespace": True})
 
     def start(self, _controllers):
         self.cmd("ip link add br0 type bridge && ip link set br0 up")
@@ -51,6 +51,7 @@ class Chain:
     def __init__(self, options):
         self.options = options
         self.running = []
+        self.relaying = None
         self.net = Mininet(switch=Bridge, controller=None, waitConnected=False)
         add = self.net.addHost
         self.client = add("client", ip="10.0.0.100/24")
@@ -74,15 +75,13 @@ class Chain:
         self.net.addLink(end, node, intfName2="near")
         return self.net.addLink(node, self.switch, intfName1="far").intf2.name
 
-    def start(self, node, *arguments, ready="ready"):
+    def start(self, node, *arguments):
         """Starts l2relay in a node, and waits until it forwards."""
-        process = node.popen(
-            [self.options.l2relay, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        process = node.popen([self.options.l2relay, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.running.append(process)
         for line in process.stderr:
-            if line.strip() == ready:
-                return
+            if line.strip() == "ready":
+                return process
         sys.exit(f"l2relay did not start in {node.name}: {' '.join(arguments)}")
 
     def play_delays(self):
@@ -100,9 +99,9 @@ class Chain:
                 f"l2fwd -l {core} -m 256 --vdev=eth_af_packet0,iface=relay-s1 --no-pci --single-file-segments "
                 "-- -p 1 --no-mac-updating"
             )
-            self.start(self.relay, *line.split())
+            self.relaying = self.start(self.relay, *line.split())
         else:
-            self.start(self.relay, "run", "--hairpin", "relay-s1", "--cores", str(core))
+            self.relaying = self.start(self.relay, "run", "--hairpin", "relay-s1", "--cores", str(core))
         self.switch.steer(*(self.ports[at] for at in (0, 2, 1)))
 
     def measure(self):
@@ -117,16 +116,15 @@ class Chain:
              "--reply-every", "1"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        text = client.communicate(timeout=self.options.seconds + 30)[0]
-        server.terminate()
-        return text
+        return re.sub(r"\x1b\[[0-9;]*m", "", client.communicate(timeout=self.options.seconds + 30)[0])
 
     def stop(self):
+        """Ends everything; gives the relay's last statistics."""
         for process in self.running:
             process.terminate()
-        for process in self.running:
-            process.wait(timeout=10)
+        texts = {process: process.communicate(timeout=10)[0] for process in self.running}
         self.net.stop()
+        return texts.get(self.relaying)
 
 
 def main():
@@ -151,7 +149,9 @@ def main():
             sys.exit(f"{lost} % of the pings were lost")
         text = chain.measure()
     finally:
-        chain.stop()
+        statistics = chain.stop()
+    if statistics:
+        print(statistics.strip().split("\n\n")[-1])
     print("\n".join(line for line in text.splitlines() if re.search(r"avg-|percentile|Total|MessageRate|dropped|MAX|MIN", line)))
     if "percentile" not in text:
         sys.exit(f"sockperf measured nothing:\n{text}")

@@ -42,6 +42,14 @@ fn the_chain_in_mininet() {
             .unwrap_or_else(|| panic!("no median: {said}"));
         let median_us: f64 = median.trim().parse().expect("microseconds");
         assert!((40_000.0..80_000.0).contains(&median_us), "{way:?}: {said}");
+        // 50 messages a second, and those of the warm-up before.
+        let relayed = said.lines().find_map(|line| match way {
+            ["--l2fwd"] => line.strip_prefix("Total packets received:"),
+            _ => line.strip_prefix("relay-s1          up"),
+        });
+        let relayed = relayed.and_then(|rest| rest.split_whitespace().next());
+        let relayed: u32 = relayed.map_or(0, |count| count.parse().expect("a number"));
+        assert_eq!(relayed > 40, way != ["--no-relay"], "{way:?}: {said}");
     }
     let left = Command::new("ip")
         .args(["-o", "link"])
