@@ -133,17 +133,12 @@ impl Container {
             mac_text(far),
         );
         net.sh(space, &line);
-        self.enter(&format!("ip link set {near} up"));
-    }
-
-    /// Runs a command of the host's in the container's network.
-    fn enter(&self, line: &str) -> Output {
-        let output = Command::new("nsenter")
-            .args(["-t", &self.pid.to_string(), "-n", "sh", "-c", line])
+        // One that can't use its ports may have ended by now, and its network with it.
+        let up = format!("ip link set {near} up");
+        let _ = Command::new("nsenter")
+            .args(["-t", &self.pid.to_string(), "-n", "sh", "-c", &up])
             .output()
             .expect("nsenter (util-linux) runs");
-        assert!(output.status.success(), "{line}: {}", text(&output));
-        output
     }
 
     /// A relay of `r0` and `r1`, plugged in and ready.
@@ -571,7 +566,6 @@ fn af_xdp_needs_these_rights_and_no_other() {
             "without {missing}: {}",
             relay.logs()
         );
-        eprintln!("without {missing}: {}", relay.logs());
     }
 }
 

@@ -45,7 +45,9 @@ fn the_chain_in_mininet() {
         // 50 messages a second, and those of the warm-up before.
         let relayed = said.lines().find_map(|line| match way {
             ["--l2fwd"] => line.strip_prefix("Total packets received:"),
-            _ => line.strip_prefix("relay-s1          up"),
+            _ => line
+                .strip_prefix("relay-s1 ")
+                .and_then(|rest| rest.trim_start().strip_prefix("up")),
         });
         let relayed = relayed.and_then(|rest| rest.split_whitespace().next());
         let relayed: u32 = relayed.map_or(0, |count| count.parse().expect("a number"));
