@@ -124,10 +124,11 @@ impl Container {
         eventually(PATIENCE, || self.logs().contains(words))
     }
 
-    /// A cable from an interface of a test's namespace to a new one of the container.
+    /// A cable from an interface of a test's namespace to a new one of the container. One that led to a container before may
+    /// still be there: the kernel removes it when it comes to it.
     fn plug(&self, net: &Net, space: &str, far: &str, near: &str) {
         let line = format!(
-            "ip link add {near} address {} netns {} type veth peer name {far} address {} && ip link set {far} up",
+            "ip link del {far} 2>/dev/null; ip link add {near} address {} netns {} type veth peer name {far} address {} && ip link set {far} up",
             mac_text(near),
             self.pid,
             mac_text(far),
