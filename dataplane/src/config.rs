@@ -9,7 +9,9 @@ mod parse;
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 
 pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
-pub(crate) use parse::{parse_cores, parse_dst_mac, parse_link, parse_pair, parse_wait};
+pub(crate) use parse::{
+    parse_cores, parse_dst_mac, parse_ends, parse_link, parse_pair, parse_wait,
+};
 
 use crate::{
     idle::IdlePolicy,
@@ -39,7 +41,8 @@ pub struct Config {
     pub dst_mac: Vec<(PortName, MacAddress)>,
     /// Cores to pin workers to, one each. Empty: one worker, not pinned.
     pub cores: Vec<usize>,
-    /// On which of these cores the lanes run that receive from a port; those of other ports are spread over all.
+    /// On which of these cores the lanes run that receive from a port; those of other ports, or for other cores, are spread
+    /// over all.
     pub rx_cores: Vec<(PortName, usize)>,
     /// What a worker does when no frame comes.
     pub idle: IdlePolicy,
@@ -54,6 +57,12 @@ pub struct Config {
     pub qdisc: bool,
     /// Discard multicast on hairpins.
     pub hairpin_guard: bool,
+    /// Multicast and broadcast packets that a lane lets pass in a second. `None`: all.
+    pub storm_guard_pps: Option<u32>,
+    /// By what an interface that is created anew is known.
+    pub port_by: PortBy,
+    /// Set the other port of a pair down while one has no link.
+    pub propagate_link: bool,
     /// Whether frames lie on huge pages.
     pub huge_pages: HugePages,
     /// Link emulation, per direction.
@@ -78,6 +87,9 @@ impl Default for Config {
             promiscuous: true,
             qdisc: false,
             hairpin_guard: false,
+            storm_guard_pps: None,
+            port_by: PortBy::default(),
+            propagate_link: false,
             huge_pages: HugePages::default(),
             links: Vec::new(),
         }
@@ -94,6 +106,16 @@ pub enum MacMode {
     Swap,
     /// As l2fwd does: source is the sending port's, destination `02:00:00:00:00:<its id>` or as given.
     Update,
+}
+
+/// By what a port knows its interface when that is created anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortBy {
+    /// By its name.
+    #[default]
+    Name,
+    /// By its hardware address, whatever its name.
+    Mac,
 }
 
 /// Names an interface, perhaps in another network namespace: `eth0`, `ns1:eth0`.
@@ -177,13 +199,6 @@ impl Config {
                 mistakes.push(format!("--dst-mac {port}: no such port in any pair"));
             }
         }
-        for (port, core) in &self.rx_cores {
-            if !known.contains(&port) || !self.cores.contains(core) {
-                mistakes.push(format!(
-                    "core {core} for {port}: name a port of a pair, and one of the cores given"
-                ));
-            }
-        }
         if !self.dst_mac.is_empty() && self.mac != MacMode::Update {
             mistakes.push("--dst-mac has no effect without --mac update: add it".into());
         }
@@ -206,6 +221,11 @@ impl Config {
                 ));
             }
         }
+        if self.storm_guard_pps == Some(0) {
+            mistakes.push(
+                "--storm-guard 0: at least 1 packet a second; none would take ARP away".into(),
+            );
+        }
         for (at, core) in self.cores.iter().enumerate() {
             if self.cores[..at].contains(core) {
                 mistakes.push(format!(
@@ -221,7 +241,7 @@ impl Config {
     /// # Errors
     /// One sentence for each mistake.
     pub fn check(&self) -> Result<(), Vec<String>> {
-        self.resolve().map(drop)
+        self.resolve(&[]).map(drop)
     }
 
     /// As [`Config::check`], for whoever will wait for [absent](Config::absent) ports: that one is absent is no mistake.
@@ -229,7 +249,7 @@ impl Config {
     /// # Errors
     /// One sentence for each mistake.
     pub fn check_but_for_ports(&self) -> Result<(), Vec<String>> {
-        self.look(true).map(drop)
+        self.look(&[], true).map(drop)
     }
 
     /// The ports that are not there (yet): no such interface, or no such namespace.
@@ -239,12 +259,20 @@ impl Config {
         ports
     }
 
-    /// Every mistake at once; else the interfaces, in the order of [`Config::ports`].
-    pub(crate) fn resolve(&self) -> Result<Vec<Interface>, Vec<String>> {
-        self.look(false)
+    /// Every mistake at once; else the interfaces, in the order of [`Config::ports`]. Those of ports that are open already are
+    /// not looked for: they may be gone for the moment.
+    pub(crate) fn resolve(
+        &self,
+        open: &[(PortName, Interface)],
+    ) -> Result<Vec<Interface>, Vec<String>> {
+        self.look(open, false)
     }
 
-    fn look(&self, may_be_absent: bool) -> Result<Vec<Interface>, Vec<String>> {
+    fn look(
+        &self,
+        open: &[(PortName, Interface)],
+        may_be_absent: bool,
+    ) -> Result<Vec<Interface>, Vec<String>> {
         let mut mistakes = self.mistakes();
         if let Some(allowed) = core_affinity::get_core_ids() {
             let allowed: Vec<usize> = allowed.iter().map(|core| core.id).collect();
@@ -259,7 +287,8 @@ impl Config {
         let mut known = HashMap::new();
         for port in self.ports() {
             let place = netns::identity(port.netns.as_deref()).ok();
-            match port.find() {
+            let is_open = open.iter().find(|(name, _)| name == port);
+            match is_open.map_or_else(|| port.find(), |(_, interface)| Ok(interface.clone())) {
                 Ok(interface) if interface.loopback => {
                     mistakes.push(format!(
                         "{port} is a loopback interface: it joins nothing, name another"
@@ -287,6 +316,21 @@ impl Config {
         } else {
             Err(mistakes)
         }
+    }
+
+    /// What is done to frames, in words.
+    pub(crate) fn edit_words(&self) -> String {
+        let mut words = format!("mac {}", self.mac);
+        for (port, mac) in &self.dst_mac {
+            words += &format!(", dst-mac {port}={mac}");
+        }
+        if self.hairpin_guard {
+            words += ", hairpin-guard";
+        }
+        if let Some(pps) = self.storm_guard_pps {
+            words += &format!(", storm-guard {pps}");
+        }
+        words
     }
 
     /// How frames are received: what `rx` says, or `backend`.
@@ -388,6 +432,37 @@ impl fmt::Display for PortName {
             Some(netns) => write!(f, "{netns}:{}", self.interface),
             None => f.write_str(&self.interface),
         }
+    }
+}
+
+impl fmt::Display for PortBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Name => "name",
+            Self::Mac => "mac",
+        })
+    }
+}
+
+impl FromStr for PortBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "name" => Ok(Self::Name),
+            "mac" => Ok(Self::Mac),
+            _ => Err(format!("--port-by {text:?}: use name or mac")),
+        }
+    }
+}
+
+impl fmt::Display for MacMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keep => "keep",
+            Self::Swap => "swap",
+            Self::Update => "update",
+        })
     }
 }
 
