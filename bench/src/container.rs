@@ -71,17 +71,11 @@ impl Containers {
     /// Starts a container that sleeps, without a network, and names its network namespace like it.
     pub(crate) fn hold(&self, run: &Run, name: &str) -> Result<Container> {
         let cpus = format!("--cpuset-cpus={}", self.host_cpu);
-        let arguments = [
-            "run",
-            "--detach",
-            "--network=none",
-            &cpus,
-            "--name",
-            name,
-            ENDS,
-            "sleep",
-            "infinity",
-        ];
+        // Where sockperf's log is read afterwards.
+        let tmp = std::env::temp_dir();
+        let tmp = format!("--volume={0}:{0}", tmp.display());
+        let options = ["--detach", "--network=none", &tmp, &cpus, "--name", name];
+        let arguments = [&["run"], &options[..], &[ENDS, "sleep", "infinity"]].concat();
         engine(run, &arguments)?;
         let init = engine(run, &["inspect", "--format={{.State.Pid}}", name])?;
         let init: u32 = init
