@@ -14,10 +14,12 @@ ARGS ?=
 
 SUDO := $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo))
 
-# To build; to send traffic and look at it, for demo and tests; to compare with DPDK; to check the sources.
+# To build; to send traffic and look at it, for demo and tests; to compare with DPDK; for containers and labs; to check the
+# sources.
 BUILD_PACKAGES := gcc libc6-dev make pkg-config clang m4 libelf-dev zlib1g-dev
 TRAFFIC_PACKAGES := iproute2 ethtool iputils-ping sockperf iperf3 tcpdump python3 util-linux procps libcap2-bin python3-jsonschema
 RIVAL_PACKAGES := dpdk-dev
+CONTAINER_PACKAGES := docker.io docker-compose mininet libcap2-bin
 LINT_PACKAGES := llvm libbpf-dev linux-libc-dev
 
 # Installs the packages of a list that are missing, and says nothing if none is.
@@ -41,7 +43,7 @@ if [ -n "$$missing" ]; then \
 fi
 endef
 
-.PHONY: help setup build demo test test-tests test-model bench lint image clean
+.PHONY: help setup build demo test test-tests test-containers test-model bench lint image clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -49,7 +51,7 @@ help: ## List the targets
 	done
 
 setup: ## Install every package that any target needs, if it is missing
-	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES) $(RIVAL_PACKAGES) $(LINT_PACKAGES))
+	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES) $(RIVAL_PACKAGES) $(CONTAINER_PACKAGES) $(LINT_PACKAGES))
 
 build: ## Build the programs, optimised: l2relay and l2relay-bench
 	$(call install,$(BUILD_PACKAGES))
@@ -66,7 +68,11 @@ test: test-model ## Run every test; those with namespaces need root, and say so 
 
 test-tests: ## Run the black-box tests against relays that are wrong on purpose: minutes
 	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES))
-	$(AS_ROOT) $(CARGO) test -p l2relay --test netns -- --ignored
+	$(AS_ROOT) $(CARGO) test -p l2relay --test netns -- --ignored sceptic
+
+test-containers: ## Run the tests in containers and Mininet, with a Docker engine of their own: minutes
+	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES) $(CONTAINER_PACKAGES))
+	$(SUDO) env PATH="$$PATH" HOME="$$HOME" docker/engine --scratch docker/test
 
 # Tests that need root get it: cargo builds as the user, and only the tests run through sudo.
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
@@ -89,9 +95,10 @@ lint: ## Check format, lints, documentation, and that the BPF objects match thei
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
 	@if [ -e bpf/Makefile ]; then $(MAKE) --no-print-directory -C bpf check; fi
 
-image: ## Build the container image (a static binary and nothing else)
-	$(call install,$(BUILD_PACKAGES))
-	docker/build $(IMAGE)
+image: ## Build the container images: a static binary and nothing else
+	$(call install,$(BUILD_PACKAGES) $(CONTAINER_PACKAGES))
+	docker/build --binary-only
+	$(SUDO) env PATH="$$PATH" HOME="$$HOME" docker/engine docker/build $(IMAGE)
 
 clean: ## Remove what was built and reported
 	$(CARGO) clean

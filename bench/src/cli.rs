@@ -87,6 +87,18 @@ pub(crate) struct Chain {
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     pub(crate) l2relay_args: String,
 
+    /// Measure everything a second time with client, relay and server in Docker containers.
+    #[arg(long)]
+    pub(crate) containers: bool,
+
+    /// With --containers: the relay's image (make image).
+    #[arg(long, default_value = "l2relay")]
+    pub(crate) image: String,
+
+    /// With --containers: further options of the relay's `docker run`, such as '--cpus 1.0'.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    pub(crate) container_args: String,
+
     /// The CPU of client and server.
     #[arg(long, default_value_t = 0)]
     pub(crate) host_cpu: usize,

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! run       signals, names; process   children, bounded and never left behind
+//! container containers in their place
 //! topology  namespaces and cables;    rivals    the relays; traffic   the loads and their parsers
 //! chain     loads × relays;           report    JSON, Markdown, HTML with plots
 //! peers     relays × metrics, in rounds
@@ -15,6 +16,7 @@
 
 mod chain;
 mod cli;
+mod container;
 mod count;
 mod flood;
 mod limit;

@@ -26,6 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::container::{self, Container, Containers};
 use crate::process::Program;
 use crate::run::Run;
 use crate::say;
@@ -64,6 +65,8 @@ pub(crate) struct Host {
     pub(crate) interface: &'static str,
     /// Its address, /24.
     pub(crate) address: Ipv4Addr,
+    /// Where it runs its programs, if in a container.
+    pub(crate) container: Option<Container>,
 }
 
 /// Where a relay runs, and on which interfaces (two, or one for a hairpin).
@@ -73,6 +76,8 @@ pub(crate) struct Site {
     pub(crate) namespace: String,
     /// The interfaces to relay between.
     pub(crate) ports: Vec<&'static str>,
+    /// Where its container comes from, if it runs in one.
+    pub(crate) containers: Option<Containers>,
 }
 
 /// The namespaces, removed on drop.
@@ -93,15 +98,27 @@ pub(crate) struct Topology {
 impl Topology {
     /// Makes the namespaces and lays the cables; `delayed` leads client's and server's through `links`.
     pub(crate) fn build(run: &Run, shape: Shape, delayed: bool) -> Result<Self> {
+        Self::build_in(run, shape, delayed, None)
+    }
+
+    /// The same with client, server and relay in containers, if it is said from where.
+    pub(crate) fn build_in(
+        run: &Run,
+        shape: Shape,
+        delayed: bool,
+        containers: Option<&Containers>,
+    ) -> Result<Self> {
         let client = Host {
             namespace: run.name("c"),
             interface: "c0",
             address: Ipv4Addr::new(10, 0, 0, 100),
+            container: None,
         };
         let server = Host {
             namespace: run.name("s"),
             interface: "s0",
             address: Ipv4Addr::new(10, 0, 0, 200),
+            container: None,
         };
         let ports = match shape {
             Shape::Direct => vec![],
@@ -111,6 +128,7 @@ impl Topology {
         let relay = (!ports.is_empty()).then(|| Site {
             namespace: run.name("r"),
             ports,
+            containers: containers.cloned(),
         });
         let switch = matches!(shape, Shape::Hairpin { .. }).then(|| run.name("w"));
         let links = delayed.then(|| (run.name("l"), vec![("dc0", "dc1"), ("ds0", "ds1")]));
@@ -120,14 +138,27 @@ impl Topology {
             .chain(relay.as_ref().map(|r| &r.namespace))
             .chain(&switch)
             .chain(links.as_ref().map(|(name, _)| name));
-        let topology = Self {
-            _namespaces: Namespaces(names.cloned().collect()),
+        let mut held = Vec::new();
+        if containers.is_some() {
+            held = vec![client.namespace.clone(), server.namespace.clone()];
+            held.extend(relay.as_ref().map(|site| site.namespace.clone()));
+        }
+        let names = names.cloned().collect();
+        let mut topology = Self {
+            _namespaces: Namespaces { names, held },
             client,
             server,
             relay,
             links,
             switch,
         };
+        if let Some(containers) = containers {
+            topology.client.container = Some(containers.hold(run, &topology.client.namespace)?);
+            topology.server.container = Some(containers.hold(run, &topology.server.namespace)?);
+            if let Some(site) = &topology.relay {
+                containers.hold(run, &site.namespace)?;
+            }
+        }
         topology.lay(run, shape)?;
         Ok(topology)
     }
@@ -193,11 +224,12 @@ impl Topology {
         }
 
         let mut script = String::new();
-        for name in &self._namespaces.0 {
+        let Namespaces { names, held } = &self._namespaces;
+        for name in names.iter().filter(|name| !held.contains(name)) {
             let _ = writeln!(script, "netns add {name}");
         }
         ip(run, None, script + &cables.script)?;
-        for name in &self._namespaces.0 {
+        for name in names {
             quiet_ipv6(run, name)?;
             let mut up = String::from("link set lo up\n");
             for (_, interface) in cables.ends.iter().filter(|(ns, _)| ns == name) {
@@ -356,17 +388,26 @@ pub(crate) fn remove_stale(run: &Run) {
             "removing what a dead run left: {}",
             stale.join(" ")
         ));
-        drop(Namespaces(stale));
+        drop(Namespaces {
+            names: stale.clone(),
+            held: stale,
+        });
     }
 }
 
 /// Names of namespaces, removed on drop if they exist.
 #[derive(Debug)]
-struct Namespaces(Vec<String>);
+struct Namespaces {
+    names: Vec<String>,
+    /// Those that are a container's of the same name.
+    held: Vec<String>,
+}
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        for name in &self.0 {
+        let relays = self.held.iter().map(|name| container::relay_of(name));
+        container::remove(&relays.chain(self.held.iter().cloned()).collect::<Vec<_>>());
+        for name in &self.names {
             if Path::new(NAMES).join(name).exists() {
                 remove(name);
             }
@@ -439,7 +480,10 @@ mod tests {
         let Some(run) = run::for_test("half_a_topology_is_removed") else {
             return;
         };
-        let half = Namespaces(vec![run.name("half"), run.name("never-made")]);
+        let half = Namespaces {
+            names: vec![run.name("half"), run.name("never-made")],
+            held: vec![],
+        };
         ip(&run, None, format!("netns add {}\n", run.name("half"))).expect("one namespace");
         assert_eq!(names(&run).len(), 1);
         drop(half);

@@ -12,7 +12,7 @@ use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 pub use backend::{Backend, KernelHook, XdpCopy, XdpMode, XdpSettings};
 pub use coalesce::Coalesce;
 pub(crate) use parse::{
-    parse_carry, parse_cores, parse_dst_mac, parse_ends, parse_link, parse_pair,
+    parse_carry, parse_cores, parse_dst_mac, parse_ends, parse_link, parse_pair, parse_wait,
 };
 
 use crate::{
@@ -47,6 +47,9 @@ pub struct Config {
     pub dst_mac: Vec<(PortName, MacAddress)>,
     /// Cores to pin workers to, one each. Empty: one worker, not pinned.
     pub cores: Vec<usize>,
+    /// On which of these cores the lanes run that receive from a port; those of other ports, or for other cores, are spread
+    /// over all.
+    pub rx_cores: Vec<(PortName, usize)>,
     /// What a worker does when no frame comes.
     pub idle: IdlePolicy,
     /// Lanes per direction, 1 to 64; frames are spread over them by flow. AF_XDP spreads as the interfaces do over their
@@ -85,6 +88,7 @@ impl Default for Config {
             mac: MacMode::default(),
             dst_mac: Vec::new(),
             cores: Vec::new(),
+            rx_cores: Vec::new(),
             idle: IdlePolicy::default(),
             queues: 1,
             ring: None,
@@ -152,13 +156,6 @@ impl Config {
             }
         }
         ports
-    }
-
-    /// The ports whose interfaces are not there, or can't be looked for.
-    pub fn absent(&self) -> Vec<String> {
-        let ports = self.ports().into_iter();
-        let absent = ports.filter(|port| port.find().is_err());
-        absent.map(ToString::to_string).collect()
     }
 
     /// Every mistake that can be found without looking at the machine, one sentence each.
@@ -295,11 +292,34 @@ impl Config {
         self.resolve(&[]).map(drop)
     }
 
+    /// As [`Config::check`], for whoever will wait for [absent](Config::absent) ports: that one is absent is no mistake.
+    ///
+    /// # Errors
+    /// One sentence for each mistake.
+    pub fn check_but_for_ports(&self) -> Result<(), Vec<String>> {
+        self.look(&[], true).map(drop)
+    }
+
+    /// The ports that are not there (yet): no such interface, or no such namespace.
+    pub fn absent(&self) -> Vec<&PortName> {
+        let mut ports = self.ports();
+        ports.retain(|port| port.is_absent());
+        ports
+    }
+
     /// Every mistake at once; else the interfaces, in the order of [`Config::ports`]. Those of ports that are open already are
     /// not looked for: they may be gone for the moment.
     pub(crate) fn resolve(
         &self,
         open: &[(PortName, Interface)],
+    ) -> Result<Vec<Interface>, Vec<String>> {
+        self.look(open, false)
+    }
+
+    fn look(
+        &self,
+        open: &[(PortName, Interface)],
+        may_be_absent: bool,
     ) -> Result<Vec<Interface>, Vec<String>> {
         let mut mistakes = self.mistakes();
         if let Some(allowed) = core_affinity::get_core_ids() {
@@ -335,6 +355,7 @@ impl Config {
                     }
                     found.push(interface);
                 }
+                Err(_) if may_be_absent && port.is_absent() => {}
                 Err(mistake) => mistakes.push(mistake),
             }
         }
@@ -398,6 +419,14 @@ impl Config {
 }
 
 impl PortName {
+    fn is_absent(&self) -> bool {
+        let looked = netns::within(self.netns.as_deref(), || Interface::find(&self.interface));
+        match looked.and_then(|looked| looked) {
+            Ok(found) => found.is_none(),
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        }
+    }
+
     /// Looks the interface up; says in a sentence why it can't be had, and which there are.
     pub(crate) fn find(&self) -> Result<Interface, String> {
         // The list is for the message alone: it costs more the more interfaces there are.

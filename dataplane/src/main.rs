@@ -8,12 +8,15 @@ use std::{
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use l2relay::{
     cli::{
-        CheckArgs, Cli, Command, Printer, RunArgs, Settings, Source, print, say, start_log, to_toml,
+        CheckArgs, Cli, Command, LogFormat, Printer, RunArgs, Settings, Source,
+        l2fwd::{self, Asked, Table},
+        ports_are_there, print, say, start_log, to_toml,
     },
+    config::Config,
     control::{
         Control, Wait,
         place::{self, Unclaimed},
-        protocol::{Failure, FailureCode, Health, Request, Response},
+        protocol::{Request, Response},
         server::Server,
     },
     error::Error,
@@ -23,6 +26,10 @@ use l2relay::{
 use sd_notify::NotifyState;
 
 fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some(args) = l2fwd::arguments(&words) {
+        return status(in_place_of_l2fwd(&args));
+    }
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let source = |args: RunArgs| {
@@ -30,8 +37,9 @@ fn main() -> ExitCode {
         let given = matches.subcommand().map_or(&none, |(_, given)| given);
         Source::new(given, args)
     };
-    let result = match cli.command {
+    status(match cli.command {
         Command::Run(args) => run(&source(*args)),
+        Command::L2fwd => in_place_of_l2fwd(&[]),
         Command::Check(args) => check(&args),
         Command::Config(args) => args.run(&source(args.run.clone())),
         Command::Ps(args) => args.run(),
@@ -42,7 +50,10 @@ fn main() -> ExitCode {
         Command::Stop(args) => args.run(),
         Command::Completions(args) => Ok(args.run(Cli::command())),
         Command::Man(args) => args.run(Cli::command()),
-    };
+    })
+}
+
+fn status(result: Result<ExitCode, Error>) -> ExitCode {
     match result {
         Ok(status) => status,
         Err(error) => {
@@ -60,22 +71,26 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
     start_log(settings.log_format);
     let format = settings.log_format;
     // Before any port is opened: a name that is taken changes nothing.
-    let mut name = String::new();
-    if let Some(server) = claim(&settings)?.and_then(listen) {
-        name = server.name().to_owned();
-        control.serve(server)?;
-    }
-    if !wait_for_ports(&mut control, &settings)? {
+    let claim = match settings.control {
+        true => claim(settings.name.as_deref(), &settings.config, format)?,
+        false => None,
+    };
+    let name = serve(&mut control, claim)?;
+    let printer = Printer::start(settings.json);
+    let (config, patience) = (&settings.config, settings.wait_ports);
+    let Some(relay) = start(&mut control, config, patience, format, |last| {
+        printer.print(last)
+    })?
+    else {
+        printer.close();
         return Ok(ExitCode::SUCCESS);
-    }
-    let relay = Relay::start(settings.config.clone())?;
+    };
     relay.describe().iter().for_each(|line| say(format, line));
     if !name.is_empty() {
         say(format, &format!("name {name}"));
     }
     say(format, "ready");
     notify(&[NotifyState::Ready, NotifyState::Status("relaying")]);
-    let printer = Printer::start(settings.json);
     control.show_every(settings.stats_interval_s);
     // Half of what the service manager allows.
     control.tick_every(sd_notify::watchdog_enabled().map(|limit| limit / 2));
@@ -153,42 +168,67 @@ fn reload(relay: &Relay, source: &Source, settings: &mut Settings) -> Result<Vec
     Ok(done)
 }
 
-/// Waits for ports that are absent, if that is asked for. `false`: told to stop meanwhile.
-fn wait_for_ports(control: &mut Control, settings: &Settings) -> Result<bool, Error> {
-    let Some(limit) = settings.wait_ports_s.map(Duration::from_secs_f64) else {
-        return Ok(true);
+/// l2fwd's options, messages and statistics. The relay is the same.
+fn in_place_of_l2fwd(args: &[String]) -> Result<ExitCode, Error> {
+    let mut control = Control::new(false)?;
+    start_log(LogFormat::Human);
+    let l2fwd = match l2fwd::read(args)? {
+        Asked::Forward(l2fwd) => l2fwd,
+        Asked::Text(text) => {
+            println!("{text}");
+            return Ok(ExitCode::SUCCESS);
+        }
     };
-    let (start, mut told) = (Instant::now(), Vec::new());
-    control.tick_every(Some(Duration::from_millis(20)));
-    loop {
-        let absent = settings.config.absent();
-        if absent.is_empty() || start.elapsed() >= limit {
-            // What is still absent is told with everything else.
-            control.tick_every(None);
-            return Ok(true);
-        }
-        if absent != told {
-            let text = format!("waiting for {}", absent.join(", "));
-            say(settings.log_format, &text);
-            notify(&[NotifyState::Status(&text)]);
-            told = absent.clone();
-        }
-        let wait = control.wait(|request| match request {
-            Request::Health {} => Response::Health(Health {
-                live: true,
-                ready: false,
-                reasons: vec![format!("waiting for {}", absent.join(", "))],
-            }),
-            Request::Stop {} => Response::Done(vec!["stopping".into()]),
-            _ => Response::Error(Failure {
-                code: FailureCode::Refused,
-                message: format!("the relay is waiting for {}", absent.join(", ")),
-            }),
-        })?;
-        if wait == Wait::Stop {
-            return Ok(false);
-        }
+    for remark in &l2fwd.remarks {
+        eprintln!("l2relay: {remark}");
     }
+    let claim = claim(None, &l2fwd.config, LogFormat::Human)?;
+    let name = serve(&mut control, claim)?;
+    let printer = Printer::start(false);
+    printer.print(&l2fwd.opening);
+    let wait = l2fwd.wait_ports.unwrap_or_default();
+    let (config, format) = (&l2fwd.config, LogFormat::Human);
+    let started = start(&mut control, config, wait, format, |last| {
+        printer.print(&Table::new(&l2fwd, last));
+    })?;
+    let Some(relay) = started else {
+        printer.close();
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (out, err) = l2fwd.ready(&relay.snapshot());
+    printer.print(&out);
+    eprint!("{err}");
+    if !name.is_empty() {
+        eprintln!("name {name}");
+    }
+    eprintln!("ready");
+    control.show_every(l2fwd.period_s);
+    while control.wait(|request| relay.answer(&name, request))? == Wait::Show {
+        printer.print(&Table::new(&l2fwd, &relay.snapshot()));
+    }
+    printer.finish(&Table::new(&l2fwd, &relay.stop()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a relay when its ports are there. `None`: it was stopped before; then the last statistics are told.
+fn start(
+    control: &mut Control,
+    config: &Config,
+    patience: Duration,
+    format: LogFormat,
+    tell: impl FnOnce(&Snapshot),
+) -> Result<Option<Relay>, Error> {
+    let begun = Instant::now();
+    let waits = |text: &str| {
+        say(format, text);
+        notify(&[NotifyState::Status(text)]);
+    };
+    if !patience.is_zero() && !ports_are_there(control, config, patience, waits)? {
+        let ports = config.ports().into_iter().map(ToString::to_string);
+        tell(&Snapshot::never_started(begun.elapsed(), ports.collect()));
+        return Ok(None);
+    }
+    Relay::start(config.clone()).map(Some)
 }
 
 /// Tells the service manager, if there is one. Whether it listens is its business.
@@ -197,20 +237,31 @@ fn notify(state: &[NotifyState<'_>]) {
 }
 
 /// A name for the control socket. A relay runs without one if there is no place for it.
-fn claim(settings: &Settings) -> Result<Option<place::Claim>, Error> {
-    if !settings.control {
-        return Ok(None);
-    }
-    match place::claim(settings.name.as_deref(), &settings.config.pairs) {
+fn claim(
+    name: Option<&str>,
+    config: &Config,
+    format: LogFormat,
+) -> Result<Option<place::Claim>, Error> {
+    match place::claim(name, &config.pairs) {
         Ok(claim) => Ok(Some(claim)),
         Err(Unclaimed::Name(mistake)) => Err(Error::Config(vec![mistake])),
         Err(why @ Unclaimed::Place(_)) => {
             let text = why.to_string();
             let lines = text.lines();
-            lines.for_each(|line| say(settings.log_format, &format!("l2relay: {line}")));
+            lines.for_each(|line| say(format, &format!("l2relay: {line}")));
             Ok(None)
         }
     }
+}
+
+/// From now on requests are answered, to the name that is given back.
+fn serve(control: &mut Control, claim: Option<place::Claim>) -> Result<String, Error> {
+    let Some(server) = claim.and_then(listen) else {
+        return Ok(String::new());
+    };
+    let name = server.name().to_owned();
+    control.serve(server)?;
+    Ok(name)
 }
 
 fn listen(claim: place::Claim) -> Option<Server> {

@@ -380,7 +380,7 @@ impl Inner {
             rx,
             tx,
             queue,
-            worker: self.idlest_worker(),
+            worker: self.worker_for(rx),
             counters: Arc::default(),
             before: Tally::default(),
             base: Tally::default(),
@@ -389,8 +389,17 @@ impl Inner {
         id
     }
 
-    /// The worker with the fewest lanes.
-    fn idlest_worker(&self) -> usize {
+    /// The worker on the core that is named for the port, or else the one with the fewest lanes.
+    fn worker_for(&self, port: usize) -> usize {
+        let Config {
+            cores, rx_cores, ..
+        } = &self.config;
+        let name = &self.ports[port].name;
+        let named = rx_cores.iter().find(|(port, _)| port == name);
+        let worker = named.and_then(|(_, core)| cores.iter().position(|other| other == core));
+        if let Some(worker) = worker {
+            return worker;
+        }
         let load = |worker: &usize| {
             let lanes = self.lanes.iter();
             lanes.filter(|(_, lane)| lane.worker == *worker).count()
@@ -666,7 +675,7 @@ impl Inner {
     }
 
     fn stop_workers(&mut self) {
-        self.workers.drain(..).for_each(Worker::stop);
+        Worker::stop(self.workers.drain(..));
     }
 
     fn lane_name(&self, lane: &LaneInfo) -> String {

@@ -90,7 +90,7 @@ pub enum PortState {
     /// Down, or without a carrier.
     #[default]
     Down,
-    /// The interface does not exist any more.
+    /// The interface does not exist, any more or yet.
     Gone,
 }
 
@@ -195,6 +195,18 @@ impl Snapshot {
         };
         snapshot.set_rates(None);
         snapshot
+    }
+
+    /// The last snapshot of a relay that never started, because its ports did not come.
+    pub fn never_started(waited: Duration, ports: Vec<String>) -> Self {
+        let gone = |name| (name, PortState::Gone, 0);
+        Self::new(
+            [waited; 2],
+            true,
+            ports.into_iter().map(gone).collect(),
+            Vec::new(),
+            Vec::new(),
+        )
     }
 
     /// Computes rates since an earlier snapshot of the same relay, instead of since counting began.

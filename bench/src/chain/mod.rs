@@ -1,5 +1,7 @@
 //! The chain: the same loads through each relay, one after the other, each in a topology of its own.
 
+mod compare;
+mod first;
 mod plan;
 mod progress;
 
@@ -8,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::cli::Chain;
+use crate::container::Containers;
 use crate::machine::Machine;
 use crate::meter::Meter;
 use crate::process::Output;
@@ -31,15 +34,29 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
     if machine.load_before > BUSY {
         say::err(&busy(machine.load_before));
     }
-    let mut progress = Progress::new(&plans);
+    let containers = match args.containers {
+        true => Some(Containers::prepare(
+            run,
+            &args.image,
+            &args.container_args,
+            [setup.other_cpu, setup.relay_cpu],
+        )?),
+        false => None,
+    };
+    let mut progress = Progress::new(&plans, if args.containers { 2 } else { 1 });
     let mut sections = Vec::new();
     for plan in &plans {
-        sections.push(section(run, &setup, plan, &mut progress)?);
+        sections.push(section(run, &setup, plan, None, &mut progress)?);
+        if let Some(containers) = &containers {
+            sections.push(section(run, &setup, plan, Some(containers), &mut progress)?);
+        }
     }
+    let mut notes = notes(&plans, machine.load_before);
+    notes.extend(compare::containers(&sections));
     let report = Report {
         version: VERSION,
         took_s: started.elapsed().as_secs_f64(),
-        notes: notes(&plans, machine.load_before),
+        notes,
         machine,
         sections,
     };
@@ -47,13 +64,22 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
         None => report.summary(),
         Some(_) => report.markdown(),
     });
+    for line in compare::containers(&report.sections) {
+        say::out(&line);
+    }
     for path in report.write(&args.out)? {
         say::err(&format!("wrote {}", path.display()));
     }
     Ok(verdict(&report))
 }
 
-fn section(run: &Run, setup: &Setup, plan: &Plan, progress: &mut Progress) -> Result<Section> {
+fn section(
+    run: &Run,
+    setup: &Setup,
+    plan: &Plan,
+    containers: Option<&Containers>,
+    progress: &mut Progress,
+) -> Result<Section> {
     let mut variants = Vec::new();
     for rival in &plan.relays {
         let mut variant = Variant {
@@ -61,6 +87,7 @@ fn section(run: &Run, setup: &Setup, plan: &Plan, progress: &mut Progress) -> Re
             about: rival.about().to_owned(),
             command: String::new(),
             start_ms: 0.0,
+            first_frame_ms: None,
             trouble: None,
             statistics: None,
             measurements: Vec::new(),
@@ -68,6 +95,9 @@ fn section(run: &Run, setup: &Setup, plan: &Plan, progress: &mut Progress) -> Re
         let steps = plan.loads.len();
         let missing = rival.missing(setup);
         match (missing, rival.shape(plan.layout)) {
+            _ if containers.is_some() && !rival.fits_container() => {
+                variant.trouble = Some("skipped: there is no container of it".into());
+            }
             (Some(why), _) => variant.trouble = Some(format!("skipped: {why}")),
             (None, None) => variant.trouble = Some("skipped: it has no hairpin mode".into()),
             (None, Some(shape)) => {
@@ -75,8 +105,7 @@ fn section(run: &Run, setup: &Setup, plan: &Plan, progress: &mut Progress) -> Re
                     run,
                     setup,
                     plan,
-                    rival.as_ref(),
-                    shape,
+                    (rival.as_ref(), shape, containers),
                     &mut variant,
                     progress,
                 );
@@ -95,7 +124,16 @@ fn section(run: &Run, setup: &Setup, plan: &Plan, progress: &mut Progress) -> Re
         variants.push(variant);
     }
     Ok(Section {
-        title: title(plan),
+        title: match containers {
+            Some(_) => format!("{}, in containers", title(plan)),
+            None => title(plan),
+        },
+        place: if containers.is_some() {
+            "containers"
+        } else {
+            "namespaces"
+        }
+        .into(),
         topology: match plan.layout {
             Layout::Pairs => "pairs".into(),
             Layout::Hairpin => "hairpin".into(),
@@ -113,15 +151,23 @@ fn measure(
     run: &Run,
     setup: &Setup,
     plan: &Plan,
-    rival: &dyn Rival,
-    shape: Shape,
+    (rival, shape, containers): (&dyn Rival, Shape, Option<&Containers>),
     variant: &mut Variant,
     progress: &mut Progress,
 ) -> Result<()> {
-    let topology = Topology::build(run, shape, !plan.delay.is_zero())?;
+    let topology = Topology::build_in(run, shape, !plan.delay.is_zero(), containers)?;
     let mut links = rivals::play_links(run, setup, &topology, plan.delay)?;
     let starting = Instant::now();
-    let mut relay = rival.start(run, setup, &topology)?;
+    let start = || rival.start(run, setup, &topology);
+    let mut relay = match rival.name().starts_with("l2relay") {
+        true => {
+            let (relay, first) = first::frame(run, &topology, start)?;
+            variant.first_frame_ms =
+                first.map(|at| at.as_secs_f64() * 1e3 - plan.delay.as_secs_f64() * 2e3);
+            relay
+        }
+        false => start()?,
+    };
     variant.start_ms = starting.elapsed().as_secs_f64() * 1e3;
     variant.command = relay.command().to_owned();
 

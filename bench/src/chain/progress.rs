@@ -16,8 +16,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Counts the steps of all plans.
-    pub(super) fn new(plans: &[Plan]) -> Self {
+    /// Counts the steps of all plans, each measured so many times.
+    pub(super) fn new(plans: &[Plan], times: usize) -> Self {
         let (mut steps, mut expected) = (0, Duration::ZERO);
         for plan in plans {
             steps += plan.relays.len() * plan.loads.len();
@@ -31,9 +31,9 @@ impl Progress {
         }
         Self {
             step: 0,
-            steps,
+            steps: steps * times,
             started: Instant::now(),
-            expected,
+            expected: expected * times as u32,
         }
     }
 

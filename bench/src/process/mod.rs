@@ -18,9 +18,11 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::container::{self, Container};
 use crate::run::{POLL, Run};
+use crate::topology::Host;
 use collector::Collector;
 pub(crate) use installed::installed;
 use installed::search_path;
@@ -34,6 +36,7 @@ pub(crate) struct Program {
     program: String,
     args: Vec<String>,
     namespace: Option<String>,
+    container: Option<Container>,
     cpu: Option<usize>,
     input: Option<String>,
     hold_stdin: bool,
@@ -47,6 +50,7 @@ impl Program {
             program: program.into(),
             args: Vec::new(),
             namespace: None,
+            container: None,
             cpu: None,
             input: None,
             hold_stdin: false,
@@ -69,6 +73,15 @@ impl Program {
     /// Runs it in this network namespace.
     pub(crate) fn within(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
+        self
+    }
+
+    /// Runs it where this host is: in its network namespace, or in its container (which has its CPU already).
+    pub(crate) fn on(mut self, host: &Host) -> Self {
+        match &host.container {
+            Some(container) => self.container = Some(container.clone()),
+            None => self.namespace = Some(host.namespace.clone()),
+        }
         self
     }
 
@@ -105,15 +118,20 @@ impl Program {
     /// Starts it.
     pub(crate) fn start(&self, run: &Run) -> Result<Process> {
         run.check()?;
-        if installed(&self.program).is_none() {
+        if self.container.is_none() && installed(&self.program).is_none() {
             bail!("{}: not installed", self.program);
         }
+        let wants_stdin = self.hold_stdin || self.input.is_some();
         let mut words: Vec<String> = Vec::new();
         if let Some(namespace) = &self.namespace {
             words.extend(["ip", "netns", "exec", namespace].map(Into::into));
         }
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(Into::into));
-        if let Some(cpu) = self.cpu {
+        if let Some(Container { name, .. }) = &self.container {
+            words.extend(["docker", "exec", "--env=LC_ALL=C"].map(Into::into));
+            words.extend(wants_stdin.then(|| "--interactive".into()));
+            words.push(name.clone());
+        } else if let Some(cpu) = self.cpu {
             words.extend(["taskset".into(), "-c".into(), cpu.to_string()]);
         }
         if self.line_buffered {
@@ -122,7 +140,6 @@ impl Program {
         words.push(self.program.clone());
         words.extend_from_slice(&self.args);
 
-        let wants_stdin = self.hold_stdin || self.input.is_some();
         let mut child = Command::new(&words[0])
             .args(&words[1..])
             .env("PATH", search_path())
@@ -151,6 +168,7 @@ impl Program {
         Ok(Process {
             program: self.program.clone(),
             command: self.command_line(),
+            container: self.container.clone(),
             child,
             status: None,
             stdout,
@@ -177,6 +195,7 @@ impl Program {
 pub(crate) struct Process {
     program: String,
     command: String,
+    container: Option<Container>,
     child: Child,
     status: Option<ExitStatus>,
     stdout: Collector,
@@ -185,13 +204,24 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Its process id (that of the program itself: the wrappers replace themselves by it).
+    /// Its process id (that of the program itself: the wrappers replace themselves by it; in a container, that of the
+    /// engine's client).
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
+    /// A process in its network namespace: itself, or the first of its container.
+    pub(crate) fn network_pid(&self) -> u32 {
+        self.container
+            .as_ref()
+            .map_or(self.pid(), |container| container.init)
+    }
+
     /// True once the wrappers (ip, setpriv, taskset) have become the program.
     pub(crate) fn is_itself(&self) -> bool {
+        if self.container.is_some() {
+            return true;
+        }
         let name = Path::new(&self.program).file_name();
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.pid()));
         comm.is_ok_and(|comm| {
@@ -276,6 +306,17 @@ impl Process {
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) {
+        // The engine's client passes no signal on: what it runs is signalled here.
+        if let (None, Some(container)) = (self.status, &self.container) {
+            for pid in container::processes(container.init) {
+                if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
+                    let _ = kill_process(pid, signal);
+                }
+            }
+            if signal != Signal::KILL {
+                return;
+            }
+        }
         if self.status.is_none()
             && let Some(group) = Pid::from_raw(self.child.id().cast_signed())
         {

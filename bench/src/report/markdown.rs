@@ -37,6 +37,9 @@ pub(super) fn whole(report: &Report) -> String {
             if !v.command.is_empty() {
                 let _ = write!(text, "; `{}`, ready after {:.0} ms", v.command, v.start_ms);
             }
+            if let Some(first) = v.first_frame_ms {
+                let _ = write!(text, ", first frame across after {first:.0} ms");
+            }
             if let Some(counted) = v.statistics.as_ref().and_then(counted) {
                 let _ = write!(text, "; {counted}");
             }

@@ -40,6 +40,9 @@ pub(crate) struct Section {
     pub(crate) title: String,
     /// `pairs` or `hairpin`.
     pub(crate) topology: String,
+    /// Where client, relay and server run: `namespaces` or `containers`.
+    #[serde(default = "namespaces")]
+    pub(crate) place: String,
     /// One-way delay of the client's and of the server's link.
     pub(crate) delay_ms: f64,
     /// The CPU of client and server.
@@ -63,6 +66,9 @@ pub(crate) struct Variant {
     pub(crate) command: String,
     /// From its start until it said that it forwards.
     pub(crate) start_ms: f64,
+    /// From its start until a frame had crossed it; none if that was not looked at.
+    #[serde(default)]
+    pub(crate) first_frame_ms: Option<f64>,
     /// Why it was not measured to the end, if so.
     pub(crate) trouble: Option<String>,
     /// The relay's own last statistics, if it prints them as JSON.
@@ -95,6 +101,10 @@ pub(crate) enum Outcome {
     NoConnection(String),
     /// The tools failed, and how.
     Failed(String),
+}
+
+fn namespaces() -> String {
+    "namespaces".into()
 }
 
 impl Report {
@@ -361,6 +371,7 @@ mod tests {
             about: "a <relay> & more".into(),
             command: String::new(),
             start_ms: 12.0,
+            first_frame_ms: Some(11.0),
             trouble: None,
             statistics: None,
             measurements,
@@ -402,6 +413,7 @@ mod tests {
             sections: vec![Section {
                 title: "Two ports".into(),
                 topology: "pairs".into(),
+                place: namespaces(),
                 delay_ms: 0.0,
                 host_cpu: 0,
                 relay_cpu: 1,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::{Rival, Running, START, Setup};
+use crate::container;
 use crate::process::Program;
 use crate::run::Run;
 use crate::topology::Topology;
@@ -73,6 +74,10 @@ impl Rival for L2relay {
         l2relay_missing(setup)
     }
 
+    fn fits_container(&self) -> bool {
+        true
+    }
+
     fn swaps_macs(&self) -> bool {
         self.args.contains("--mac swap")
     }
@@ -83,13 +88,21 @@ impl Rival for L2relay {
             1 => ("--hairpin", site.ports[0].to_owned()),
             _ => ("--pair", site.ports.join(",")),
         };
-        let relay = Program::new(setup.l2relay.to_string_lossy())
+        let relay = match &site.containers {
+            Some(containers) => containers.relay(&site.namespace),
+            None => Program::new(setup.l2relay.to_string_lossy()).within(&site.namespace),
+        };
+        let relay = relay
             .args(["run", how, &ports, "--json", "--cores"])
             .arg(setup.relay_cpu)
             .args(self.args.split_whitespace())
-            .args(setup.l2relay_args.iter().cloned())
-            .within(&site.namespace);
-        start_l2relay(run, &relay)
+            .args(setup.l2relay_args.iter().cloned());
+        let mut running = start_l2relay(run, &relay)?;
+        if site.containers.is_some() {
+            let name = container::relay_of(&site.namespace);
+            running.forwards = Some(container::pid(run, &name)?);
+        }
+        Ok(running)
     }
 }
 

@@ -65,6 +65,11 @@ pub(crate) trait Rival {
         })
     }
 
+    /// Whether it can run in a container.
+    fn fits_container(&self) -> bool {
+        false
+    }
+
     /// Whether it swaps the MAC addresses of what it forwards.
     fn swaps_macs(&self) -> bool {
         false
@@ -105,6 +110,8 @@ pub(crate) fn find(name: &str) -> Result<Box<dyn Rival>> {
 pub(crate) struct Running {
     process: Option<Process>,
     command: String,
+    /// The process that forwards, if it is another than the one that was started.
+    forwards: Option<u32>,
 }
 
 impl Running {
@@ -112,6 +119,7 @@ impl Running {
         Self {
             process: Some(process),
             command: program.command_line(),
+            forwards: None,
         }
     }
 
@@ -122,7 +130,7 @@ impl Running {
 
     /// The process that forwards, if it is one.
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(Process::pid)
+        self.forwards.or(self.process.as_ref().map(Process::pid))
     }
 
     /// CPU time its process has used so far; none if it is no process.
@@ -160,6 +168,10 @@ impl Rival for Nothing {
 
     fn missing(&self, _: &Setup) -> Option<String> {
         None
+    }
+
+    fn fits_container(&self) -> bool {
+        true
     }
 
     fn shape(&self, layout: Layout) -> Option<Shape> {

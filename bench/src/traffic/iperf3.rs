@@ -39,7 +39,7 @@ pub(super) fn measure(
     let limit = Duration::from_secs(seconds.into()) + SLACK;
     let mut serving = Program::new("iperf3")
         .args(["-s", "-1", "-B", &server.address.to_string()])
-        .within(&server.namespace)
+        .on(server)
         .on_cpu(place.cpu)
         .start(place.run)?;
     probe::wait_listening(place.run, &mut serving, Protocol::Tcp, PORT)?;
@@ -53,7 +53,7 @@ pub(super) fn measure(
             Protocol::Tcp => vec![],
             Protocol::Udp => vec!["-u", "-b", "0"],
         })
-        .within(&client.namespace)
+        .on(client)
         .on_cpu(place.cpu);
     let output = iperf3.finish(place.run, limit)?;
     let figures =

@@ -47,7 +47,7 @@ pub(crate) fn ping(place: &Place<'_>) -> Result<bool> {
     let server = place.topology.server.address.to_string();
     let output = Program::new("ping")
         .args(["-c", "1", "-W", "2", &server])
-        .within(&place.topology.client.namespace)
+        .on(&place.topology.client)
         .finish(place.run, Duration::from_secs(5))?;
     Ok(output.status.success())
 }
@@ -142,7 +142,7 @@ pub(crate) fn wait_listening(
         // The tables of the namespace that the process is in, once it has left the bench's.
         server.is_itself()
             && tables.iter().any(|table| {
-                std::fs::read_to_string(format!("/proc/{}/net/{table}", server.pid()))
+                std::fs::read_to_string(format!("/proc/{}/net/{table}", server.network_pid()))
                     .is_ok_and(|table| listens(&table, protocol, port))
             })
     })

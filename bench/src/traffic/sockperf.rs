@@ -124,7 +124,7 @@ fn start_server(place: &Place<'_>, protocol: Protocol) -> Result<Process> {
     let mut process = Program::new("sockperf")
         .args(["server", "-i", &server.address.to_string()])
         .args((protocol == Protocol::Tcp).then_some("--tcp"))
-        .within(&server.namespace)
+        .on(server)
         .on_cpu(place.cpu)
         .start(place.run)?;
     probe::wait_listening(place.run, &mut process, protocol, PORT)?;
@@ -149,9 +149,7 @@ fn client(place: &Place<'_>, load: &Load, seconds: u32) -> Program {
         Load::Throughput { size, .. } => sockperf.arg("-m").arg(size),
         _ => sockperf,
     };
-    sockperf
-        .within(&place.topology.client.namespace)
-        .on_cpu(place.cpu)
+    sockperf.on(&place.topology.client).on_cpu(place.cpu)
 }
 
 /// Parses what ping-pong and under-load print.

@@ -63,8 +63,11 @@ pub fn to_toml(settings: &Settings) -> String {
         put("name", text(name));
     }
     put("no-control", Value::Boolean(!settings.control));
-    if let Some(seconds) = settings.wait_ports_s {
-        put("wait-ports", Value::Float(seconds));
+    if !settings.wait_ports.is_zero() {
+        put(
+            "wait-ports",
+            Value::Float(settings.wait_ports.as_secs_f64()),
+        );
     }
     file.to_string()
 }

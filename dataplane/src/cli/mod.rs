@@ -4,10 +4,12 @@ mod check;
 mod config;
 mod effective;
 mod file;
+pub mod l2fwd;
 mod log;
 mod print;
 mod remote;
 mod run;
+mod wait;
 
 use clap::{Parser, Subcommand};
 
@@ -19,6 +21,7 @@ pub use log::{LogFormat, say, start as start_log};
 pub use print::{Printer, print};
 pub use remote::{HealthArgs, PsArgs, ReloadArgs, SetArgs, StatsArgs, StopArgs, Target};
 pub use run::{RunArgs, Settings};
+pub use wait::ports_are_there;
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
 #[derive(Debug, Parser)]
@@ -34,6 +37,10 @@ pub struct Cli {
 pub enum Command {
     /// Relay frames between pairs of interfaces until SIGINT or SIGTERM
     Run(Box<RunArgs>),
+    /// Do what DPDK's l2fwd does, with its options: [EAL options] -- [l2fwd options]
+    // For the list of commands alone: l2fwd::arguments takes its words before clap reads them.
+    #[command(name = "l2fwd")]
+    L2fwd,
     /// Tell what this machine and its interfaces allow, and what to do about the rest
     Check(CheckArgs),
     /// List the relays that run

@@ -57,9 +57,14 @@ impl Printer {
             .send_timeout(text(what, self.json), PATIENCE)
             .is_ok()
         {
-            drop(self.lines);
-            let _ = self.done.recv_timeout(PATIENCE);
+            self.close();
         }
+    }
+
+    /// Waits for what was printed to be read, but not for long.
+    pub fn close(self) {
+        drop(self.lines);
+        let _ = self.done.recv_timeout(PATIENCE);
     }
 }
 

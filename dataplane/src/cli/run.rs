@@ -1,6 +1,6 @@
 //! `l2relay run`.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::Args;
 
@@ -102,6 +102,9 @@ pub struct RunArgs {
     /// Emulate a link in one direction: 'A>B delay TIME', TIME as 50ms, 200us or 1.5s
     #[arg(long, value_name = "LINK")]
     pub link: Vec<String>,
+    /// Wait at most S seconds for interfaces that are not there yet, as in a container: 0 to 86400
+    #[arg(long, value_name = "S", default_value = "0")]
+    pub wait_ports: String,
     /// Print the statistics every S seconds: 0.1 to 86400
     #[arg(long, value_name = "S")]
     pub stats_interval: Option<String>,
@@ -114,9 +117,6 @@ pub struct RunArgs {
     /// Make no control socket
     #[arg(long)]
     pub no_control: bool,
-    /// Wait up to S seconds for ports that are not there yet: 0.1 to 86400
-    #[arg(long, value_name = "S")]
-    pub wait_ports: Option<String>,
     /// How messages are written to standard error: human, json
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub log_format: String,
@@ -135,8 +135,8 @@ pub struct Settings {
     pub name: Option<String>,
     /// Whether to have a control socket.
     pub control: bool,
-    /// How long to wait for ports that are absent, in seconds.
-    pub wait_ports_s: Option<f64>,
+    /// How long to wait for interfaces that are not there yet.
+    pub wait_ports: Duration,
     /// How messages are written.
     pub log_format: LogFormat,
 }
@@ -145,7 +145,7 @@ impl RunArgs {
     /// All of it as typed values. With `machine`, they are held against the machine as well.
     ///
     /// # Errors
-    /// Every mistake at once.
+    /// Every mistake at once; that an interface is absent is none if it will be waited for.
     pub fn settings(&self, machine: bool) -> Result<Settings, Error> {
         let mut mistakes = Vec::new();
         let pairs = self.pair.iter().map(|pair| config::parse_pair(pair));
@@ -175,6 +175,7 @@ impl RunArgs {
                 &mut mistakes,
             )
             .concat(),
+            rx_cores: Vec::new(),
             idle: parse(&self.idle, &mut mistakes),
             queues: number("--queues", &self.queues, 1, &mut mistakes),
             ring: self
@@ -207,26 +208,22 @@ impl RunArgs {
             &mut mistakes,
         )
         .pop();
-        let wait_ports = keep(
-            self.wait_ports
-                .iter()
-                .map(|text| interval("--wait-ports", text)),
-            &mut mistakes,
-        )
-        .pop();
+        let wait = config::parse_wait(&self.wait_ports).unwrap_or_else(|mistake| {
+            mistakes.push(mistake);
+            Duration::ZERO
+        });
         let log_format = parse(&self.log_format, &mut mistakes);
         if self.no_control && self.name.is_some() {
             mistakes.push("--name has no effect with --no-control: leave one of them out".into());
         }
         let broken_pairs = self.pair.len() + self.hairpin.len() > settings.pairs.len();
         let mut all = mistakes;
-        // Ports that are waited for need not be there.
-        let more = if machine && wait_ports.is_none() {
-            settings.check().err().unwrap_or_default()
-        } else {
-            settings.mistakes()
+        let checked = match (machine, wait) {
+            (false, _) => Err(settings.mistakes()),
+            (true, Duration::ZERO) => settings.check(),
+            (true, _) => settings.check_but_for_ports(),
         };
-        if !more.is_empty() {
+        if let Err(more) = checked {
             // A pair that could not be read is a mistake already; that no port is left follows from it.
             all.extend(more.into_iter().filter(|mistake| {
                 !(broken_pairs && settings.pairs.is_empty() && mistake.contains("no ports"))
@@ -239,7 +236,7 @@ impl RunArgs {
                 json: self.json,
                 name: self.name.clone(),
                 control: !self.no_control,
-                wait_ports_s: wait_ports,
+                wait_ports: wait,
                 log_format,
             })
         } else {

@@ -109,3 +109,14 @@ fn parse_time(text: &str) -> Option<Duration> {
         .contains(&seconds)
         .then(|| Duration::from_secs_f64(seconds))
 }
+
+/// `--wait-ports`: seconds, 0 to a day.
+pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds| (0.0..=86_400.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("--wait-ports {text:?}: write seconds, 0 to 86400"))
+}

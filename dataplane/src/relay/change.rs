@@ -109,9 +109,7 @@ impl Inner {
                     .for_each(|(id, taken)| workers[lane.worker].add(id, taken));
             }
             self.activity_base.clear();
-            mem::replace(&mut self.workers, workers)
-                .into_iter()
-                .for_each(Worker::stop);
+            Worker::stop(mem::replace(&mut self.workers, workers));
             done.push(format!("lanes are on cores {:?}", self.config.cores));
         } else if old.idle != self.config.idle {
             let idle = self.config.idle;

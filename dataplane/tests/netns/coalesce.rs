@@ -86,7 +86,8 @@ fn over_ipv4(
     id: u16,
 ) -> (Vec<Vec<u8>>, bool) {
     let client = [server[0], server[1], server[2], 1];
-    let mut ip = Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, client, server).expect("it fits");
+    let mut ip =
+        Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, client, server).expect("it fits");
     (ip.dont_fragment, ip.identification) = (df, id);
     if odd == 1 {
         ip.options = [1, 1, 1, 0][..].try_into().expect("it fits");
@@ -203,7 +204,10 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
     }
     let mut read = HashMap::<(String, u16), Vec<Vec<u8>>>::new();
     for line in collector.result()["datagrams"].as_array().expect("it fits") {
-        let address = line[0].as_str().expect("it fits").trim_start_matches("::ffff:");
+        let address = line[0]
+            .as_str()
+            .expect("it fits")
+            .trim_start_matches("::ffff:");
         let port = line[1].as_u64().expect("it fits") as u16;
         let hex = line[2].as_str().expect("it fits");
         let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("it fits");
@@ -231,8 +235,15 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
     // What a wrong checksum was is wrong still: the server's stack has seen each of them.
     let wrong = net.sh("server", "nstat -az UdpInCsumErrors Udp6InCsumErrors");
     let count = |name: &str| -> u64 {
-        let line = wrong.lines().find(|line| line.starts_with(name)).expect("it fits");
-        line.split_whitespace().nth(1).expect("it fits").parse().unwrap()
+        let line = wrong
+            .lines()
+            .find(|line| line.starts_with(name))
+            .expect("it fits");
+        line.split_whitespace()
+            .nth(1)
+            .expect("it fits")
+            .parse()
+            .unwrap()
     };
     assert!(
         count("UdpInCsumErrors") > 0 && count("Udp6InCsumErrors") > 0,

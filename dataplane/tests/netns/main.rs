@@ -10,13 +10,17 @@ mod change;
 mod check;
 mod coalesce;
 mod configuration;
+mod container;
 mod control;
 mod encapsulation;
 mod hairpin;
+mod hosts;
 mod idle;
 mod jumbo;
 #[cfg(feature = "xdp")]
 mod kernel;
+mod l2fwd;
+mod labs;
 mod link;
 mod link_events;
 mod load;

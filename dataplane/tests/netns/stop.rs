@@ -4,8 +4,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::common::{
-    Chain, Counters, Net, PATIENCE, Peer, Relay, Signal, Snapshot, cpus, eventually, plain,
-    program, send_raw,
+    Capture, Chain, Counters, Net, PATIENCE, Peer, Relay, Signal, Snapshot, attempt, cpus,
+    eventually, plain, program, send_raw,
 };
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
@@ -435,4 +435,103 @@ fn a_reader_that_stalls_holds_nothing_up() {
     }
     assert!(ended, "SIGTERM is not heeded while the reader stalls");
     assert_eq!(net.link("relay", "r0")["promiscuity"], 0);
+}
+
+/// The kernel takes its time for every packet socket; with 256 of them a stop would take ten seconds one by one.
+#[test]
+fn many_lanes_stop_as_fast_as_few() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let relay = Relay::start(&chain.net, "relay", &[RUN, &["--queues", "64"]].concat());
+    chain.ping(1, "", Chain::SERVER);
+    let begun = std::time::Instant::now();
+    let last = relay.stop(Signal::Term);
+    assert_eq!(last.lanes.len(), 128);
+    // Within one second on a machine that does nothing else.
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(promiscuity(&chain.net), [0, 0]);
+}
+
+/// An interface may come after the relay: it waits, says so, and forwards when it is there.
+#[test]
+fn ports_that_come_later_are_waited_for() {
+    let Some(net) = Net::open(&["client", "relay", "server"]) else {
+        return;
+    };
+    net.veth(("client", "c0"), ("relay", "r0"));
+    let args = [RUN, &["--wait-ports", "20"]].concat();
+    let mut relay = Relay::launch(&net, "relay", &[], &args);
+    assert!(
+        relay.says("waiting for r1 (at most 20 s)"),
+        "{}",
+        relay.said()
+    );
+    net.veth(("server", "s0"), ("relay", "r1"));
+    relay.wait_ready();
+    let frame = plain(100, 1);
+    let capture = Capture::start(&net, "server", "s0", "");
+    send_raw(&net, "client", "c0", std::slice::from_ref(&frame));
+    assert_eq!(capture.frames(1), [frame]);
+    relay.stop(Signal::Term);
+}
+
+/// While it waits it ends like one that forwards, with the last statistics, also where the namespace is not there yet.
+#[test]
+fn a_relay_that_waits_can_be_stopped() {
+    let Some(net) = Net::open(&["relay"]) else {
+        return;
+    };
+    let pair = format!("r0,{}:r1", net.ns("later"));
+    let args = ["--pair", &pair, "--wait-ports", "60"];
+    for signal in [Signal::Term, Signal::Int] {
+        let relay = Relay::launch(&net, "relay", &[], &args);
+        assert!(relay.says("waiting for r0, "), "{}", relay.said());
+        let begun = std::time::Instant::now();
+        let last = relay.stop(signal);
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert_eq!(last.ports.len(), 2);
+        assert!(
+            last.ports.iter().all(|port| port.state == "gone"),
+            "{last:?}"
+        );
+    }
+}
+
+/// Whoever has waited in vain is told for what. Other mistakes are told at once, not after the wait.
+#[test]
+fn waiting_has_an_end() {
+    let Some(net) = Net::open(&["relay"]) else {
+        return;
+    };
+    let run = |args: &[&str]| {
+        let output = attempt(&net, "relay", &[], args);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = run(&["run", "--pair", "r0,r1", "--wait-ports", "0.3"]);
+    for port in ["r0", "r1"] {
+        let line = format!("{port}: no such interface after 0.3 s");
+        assert!(said.contains(&line), "{said}");
+    }
+    let said = run(&[
+        "run",
+        "--pair",
+        "r0,lo",
+        "--wait-ports",
+        "60",
+        "--ring",
+        "1",
+    ]);
+    assert!(
+        said.contains("lo is a loopback") && said.contains("--ring 1"),
+        "{said}"
+    );
+    assert!(!said.contains("waiting"), "{said}");
+    let said = run(&["run", "--pair", "r0,r1", "--wait-ports", "soon"]);
+    assert!(said.contains("--wait-ports \"soon\""), "{said}");
 }
