@@ -6,7 +6,7 @@
 mod backend;
 mod parse;
 
-use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
+use std::{collections::HashMap, fmt, str::FromStr};
 
 pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
 pub(crate) use parse::{parse_cores, parse_dst_mac, parse_link, parse_pair};
@@ -15,6 +15,7 @@ use crate::{
     idle::IdlePolicy,
     interface::{self, Interface},
     memory::HugePages,
+    stage::link,
     sys::netns,
     wire::ethernet::MacAddress,
 };
@@ -109,8 +110,8 @@ pub struct LinkSettings {
     pub from: PortName,
     /// The port they leave by.
     pub to: PortName,
-    /// How long each frame is held.
-    pub delay: Duration,
+    /// What the link does.
+    pub settings: link::Settings,
 }
 
 impl Config {
@@ -195,6 +196,17 @@ impl Config {
                     link.from, link.to
                 ));
             }
+            mistakes.extend(
+                link.settings
+                    .mistakes()
+                    .into_iter()
+                    .map(|mistake| format!("--link '{}>{}': {mistake}", link.from, link.to)),
+            );
+        }
+        if !self.links.is_empty() && self.queues > 1 {
+            mistakes.push(
+                "--link with --queues: a link is one line, and lanes are several; leave out --queues".into(),
+            );
         }
         for (at, core) in self.cores.iter().enumerate() {
             if self.cores[..at].contains(core) {
@@ -404,20 +416,17 @@ mod tests {
         );
         assert!(parse_dst_mac("a=02:00").is_err());
         let link = parse_link("a>b delay 1.5ms").unwrap();
-        assert_eq!(
-            (link.from, link.to, link.delay),
-            (port("a"), port("b"), Duration::from_micros(1500))
-        );
-        for bad in [
-            "a>b",
-            "a>b delay",
-            "a>b delay 5",
-            "a>b delay -5ms",
-            "a>b delay 5ms x",
-            "ab delay 5ms",
-            "a>b delay 5h",
+        assert_eq!((link.from, link.to), (port("a"), port("b")));
+        assert_eq!(link.settings.to_string(), "delay 1500us");
+        for (bad, count) in [
+            ("a>b", 1),
+            ("", 1),
+            ("ab delay 5ms", 1),
+            ("a> delay 5ms", 1),
+            ("a b>c/d delay 5", 1),
+            ("a>c/d delay 5 loss x", 3),
         ] {
-            assert!(parse_link(bad).is_err(), "{bad}");
+            assert_eq!(parse_link(bad).unwrap_err().len(), count, "{bad}");
         }
     }
 

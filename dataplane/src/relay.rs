@@ -21,7 +21,7 @@ use std::{
 
 use crate::{
     check::quota::quota,
-    config::{Config, MacMode, PortName},
+    config::{Config, LinkSettings, MacMode, PortName},
     control::links::{LinkThread, LinkWatch},
     error::{Error, Result},
     interface::Interface,
@@ -29,7 +29,12 @@ use crate::{
     lane::Lane,
     port::Link,
     snapshot::{LaneSnapshot, PortState, Snapshot},
-    stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
+    stage::{
+        Stage,
+        filter::UnicastOnly,
+        link::{Link as LinkStage, LinkHandle},
+        mac::Rewrite,
+    },
     stats::Counters,
     worker::{LaneId, Worker},
 };
@@ -75,6 +80,7 @@ struct LaneInfo {
     queue: usize,
     worker: usize,
     counters: Arc<Counters>,
+    link: Option<LinkHandle>,
 }
 
 impl Relay {
@@ -113,6 +119,15 @@ impl Relay {
     /// The counters now. Those of the kernel are asked for, so it costs a system call a lane.
     pub fn snapshot(&self) -> Snapshot {
         lock(&self.inner).snapshot(false)
+    }
+
+    /// Emulates a link between two ports in one direction, or changes the one there is: from its next turn on, and what is
+    /// held goes on.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every mistake; nothing changes then.
+    pub fn set_link(&self, link: LinkSettings) -> Result<()> {
+        lock(&self.inner).set_link(link)
     }
 
     /// Whether frames lie on huge pages, which back end carries each pair, and the like: a line each.
@@ -219,6 +234,7 @@ impl Inner {
                     queue: halves.queue,
                     worker: id % self.workers.len(),
                     counters: Arc::clone(lane.counters()),
+                    link: lane.links().pop(),
                 });
                 pair.lanes.push(id);
                 built.push((id, lane));
@@ -262,8 +278,9 @@ impl Inner {
                         let old = &self.lanes[*id];
                         (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
                     });
-                    if let Some((_, lane)) = lane {
+                    if let Some((id, lane)) = lane {
                         lane.renew(new.rx, self.stages(new.from, new.to), new.tx, new.pool);
+                        self.lanes[*id].link = lane.links().pop();
                     }
                 }
                 let [a, b] = ports.map(|id| &self.ports[id].name);
@@ -304,9 +321,40 @@ impl Inner {
             }
         }
         if let Some(link) = self.config.link(&from.name, &to.name) {
-            stages.push(Box::new(Delay::new(link.delay)));
+            let name = self.lane_name(rx, tx, 0);
+            stages.push(Box::new(LinkStage::new(link.settings.clone(), &name)));
         }
         stages
+    }
+
+    fn set_link(&mut self, link: LinkSettings) -> Result<()> {
+        let mut config = self.config.clone();
+        config
+            .links
+            .retain(|other| (&other.from, &other.to) != (&link.from, &link.to));
+        config.links.push(link.clone());
+        let mistakes = config.mistakes();
+        if !mistakes.is_empty() {
+            return Err(Error::Config(mistakes));
+        }
+        let (from, to) = (self.port_id(&link.from), self.port_id(&link.to));
+        for id in 0..self.lanes.len() {
+            let lane = &mut self.lanes[id];
+            if (lane.rx, lane.tx) != (from, to) {
+                continue;
+            }
+            match &lane.link {
+                Some(handle) => handle.set(link.settings.clone()).map_err(Error::Config)?,
+                None => {
+                    let stage = LinkStage::new(link.settings.clone(), &lane.name);
+                    lane.link = Some(stage.handle());
+                    self.worker(id).push_stage(id, Box::new(stage));
+                }
+            }
+            self.worker(id).wake();
+        }
+        self.config = config;
+        Ok(())
     }
 
     fn snapshot(&self, last: bool) -> Snapshot {
@@ -318,12 +366,14 @@ impl Inner {
             .map(|port| (port.name.to_string(), port.state()))
             .collect();
         let lane = |lane: &LaneInfo| {
-            LaneSnapshot::new(
+            let mut snapshot = LaneSnapshot::new(
                 lane.name.clone(),
                 port(lane.rx),
                 port(lane.tx),
                 lane.counters.read(),
-            )
+            );
+            snapshot.link = lane.link.as_ref().map(LinkHandle::snapshot);
+            snapshot
         };
         Snapshot::new(
             self.epoch.elapsed(),
@@ -370,6 +420,17 @@ impl Inner {
                 } else {
                     names.join(" ")
                 }
+            ));
+        }
+        for (name, link) in self
+            .lanes
+            .iter()
+            .filter_map(|l| Some((&l.name, l.link.as_ref()?)))
+        {
+            let link = link.snapshot();
+            lines.push(format!(
+                "link {name}: {} (seed {})",
+                link.settings, link.seed
             ));
         }
         lines.push(self.pages.describe(self.config.huge_pages));

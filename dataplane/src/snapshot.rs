@@ -8,7 +8,10 @@ use std::{
 
 use serde::Serialize;
 
-use crate::stats::{Reason, Tally};
+use crate::{
+    stage::link::LinkSnapshot,
+    stats::{Reason, Tally},
+};
 
 /// The counters of a relay at one moment.
 ///
@@ -86,6 +89,9 @@ pub struct LaneSnapshot {
     pub held: u64,
     /// Packets discarded, by reason; reasons that never occurred are left out.
     pub dropped: BTreeMap<&'static str, u64>,
+    /// The emulated link, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkSnapshot>,
     /// Since the snapshot before, or since the start.
     pub rates: Rates,
     #[serde(skip)]
@@ -213,6 +219,7 @@ impl LaneSnapshot {
             created,
             held,
             dropped,
+            link: None,
             rates,
             tally,
         }
@@ -280,6 +287,23 @@ impl fmt::Display for Snapshot {
                 write!(f, " {reason} {count}")?;
             }
             writeln!(f)?;
+        }
+        for lane in &self.lanes {
+            let Some(link) = &lane.link else { continue };
+            let late = &link.lateness;
+            let us = |ns: u64| ns as f64 / 1e3;
+            writeln!(
+                f,
+                "link {}: late by {:.1} us (half), {:.1} us (99 %), {:.1} us (most); {} waiting, {} marked, {} corrupted, {} reordered",
+                lane.name,
+                us(late.p50_ns),
+                us(late.p99_ns),
+                us(late.max_ns),
+                link.queue_packets,
+                link.marked,
+                link.corrupted,
+                link.reordered
+            )?;
         }
         Ok(())
     }
