@@ -46,7 +46,7 @@ fn segments(packet: &Packet) -> u64 {
 }
 
 fn link(words: &str) -> Link {
-    Link::new(Settings::parse(words).unwrap(), "a>b")
+    Link::new(Settings::parse(words).expect("right words"), "a>b")
 }
 
 fn stages() -> Vec<Box<dyn Stage>> {

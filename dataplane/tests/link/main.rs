@@ -1,6 +1,8 @@
 //! Emulated links on the memory back end, with a virtual clock: what happens when, to the nanosecond, and how often.
 //! Needs no root. Every bed checks conservation at every turn.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
 mod aqm;
 mod change;
 mod effects;

@@ -90,7 +90,7 @@ fn values_that_mean_nothing() {
         return;
     };
     let net = &chain.net;
-    let cases: [(&[&str], &[&str]); 26] = [
+    let cases: [(&[&str], &[&str]); 31] = [
         (&["--pair", "r0"], &["\"r0\"", "A,B"]),
         (&["--pair", "r0,r1,r0"], &["r1,r0"]),
         (&["--pair", ","], &["port \"\""]),

@@ -138,8 +138,8 @@ impl Losses {
                 matches!(self.state, 3 | 4)
             }
             LossModel::Pattern(pattern) => {
-                let lost = pattern.as_bytes()[self.state] == b'1';
-                self.state = (self.state + 1) % pattern.len();
+                let lost = pattern.lost()[self.state];
+                self.state = (self.state + 1) % pattern.lost().len();
                 lost
             }
         }
@@ -149,7 +149,7 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::link::seed::Stream;
+    use crate::stage::link::{seed::Stream, settings::Pattern};
 
     const COUNT: usize = 100_000;
 
@@ -276,12 +276,13 @@ mod tests {
         );
     }
 
+    fn pattern(words: &str) -> LossModel {
+        LossModel::Pattern(Pattern::parse(words).unwrap().into())
+    }
+
     #[test]
     fn a_pattern_repeats() {
-        let mut losses = Losses::new(
-            LossModel::Pattern("0110".into()),
-            Draws::new(0, "a>b", Stream::Loss),
-        );
+        let mut losses = Losses::new(pattern("0110"), Draws::new(0, "a>b", Stream::Loss));
         let found: String = (0..10)
             .map(|_| {
                 if losses.throw(Probability::ZERO) {
@@ -292,7 +293,7 @@ mod tests {
             })
             .collect();
         assert_eq!(found, "0110011001");
-        losses.set(LossModel::Pattern("1".into()));
+        losses.set(pattern("1"));
         assert!(losses.throw(Probability::ZERO));
     }
 }

@@ -13,10 +13,10 @@ use super::{
     jitter::Table,
     schedule::{Change, Target},
     settings::{
-        Chance, CoDel, Count, Discipline, Effect, Jitter, Loss, LossModel, Pie, Probability, Rate,
-        Red, Reorder, Server, Settings, Shape, Slot,
+        Chance, CoDel, Count, Discipline, Effect, Jitter, Loss, LossModel, Pattern, Pie,
+        Probability, Rate, Red, Reorder, Server, Settings, Shape, Slot,
     },
-    trace::{Trace, read_text},
+    trace::Trace,
 };
 use units::{bytes, limit, percent, rate, time};
 
@@ -42,9 +42,6 @@ const PARTS: [&str; 19] = [
     "seed",
     "memory",
 ];
-
-/// The longest pattern of losses, in frames.
-const MAX_PATTERN: u64 = 1 << 20;
 
 impl Settings {
     /// Reads settings from words.
@@ -352,7 +349,8 @@ fn loss_part(words: &mut Words) -> Result<Loss, String> {
         }
         Some("pattern") => {
             words.next();
-            LossModel::Pattern(words.value("noughts and ones, or file:PATH", pattern)?)
+            let pattern = words.value("noughts and ones, or file:PATH", Pattern::parse)?;
+            LossModel::Pattern(Arc::new(pattern))
         }
         _ => {
             words.has("random");
@@ -388,23 +386,6 @@ fn chance(words: &mut Words) -> Result<Chance, String> {
     Ok(Chance {
         probability: words.value("a percentage such as 5%", percent)?,
         correlation: words.maybe(percent)?.unwrap_or_default(),
-    })
-}
-
-fn pattern(word: &str) -> Result<Arc<str>, String> {
-    let text: String = match word.strip_prefix("file:") {
-        Some(path) => read_text(path, 2 * MAX_PATTERN, "pattern")?
-            .split_whitespace()
-            .collect(),
-        None => word.to_owned(),
-    };
-    let valid = !text.is_empty()
-        && text.len() as u64 <= MAX_PATTERN
-        && text.bytes().all(|c| matches!(c, b'0' | b'1'));
-    valid.then(|| text.into()).ok_or_else(|| {
-        format!(
-            "pattern {word:.40?}: write 0 and 1, one a frame, 1 is lost (at most {MAX_PATTERN})"
-        )
     })
 }
 

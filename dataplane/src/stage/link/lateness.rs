@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Steps for each doubling.
 const STEPS: u64 = 16;
@@ -34,7 +34,7 @@ impl Default for Lateness {
 }
 
 /// Lateness of the frames that a link has sent, in ns.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct LatenessSnapshot {
     /// Frames.
     pub count: u64,

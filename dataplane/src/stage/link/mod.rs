@@ -32,13 +32,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use jitter::Table;
 pub use lateness::LatenessSnapshot;
 pub use schedule::{Change, Schedule, Target};
 pub use settings::{
-    Chance, CoDel, Count, Delay, Discipline, Effect, Jitter, Limit, Loss, LossModel, Pie,
+    Chance, CoDel, Count, Delay, Discipline, Effect, Jitter, Limit, Loss, LossModel, Pattern, Pie,
     Probability, Queue, Rate, Red, Reorder, Server, Settings, Shape, Slot,
 };
 pub use trace::Trace;
@@ -90,7 +90,7 @@ struct Shared {
 }
 
 /// What a link has done, and what is in it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct LinkSnapshot {
     /// The settings, in words.
     pub settings: String,

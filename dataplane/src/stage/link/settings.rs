@@ -4,7 +4,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{jitter::Table, schedule::Schedule, trace::Trace};
+use super::{
+    jitter::Table,
+    schedule::Schedule,
+    trace::{Trace, read_text},
+};
 
 /// A line in one direction. The default passes everything at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -316,8 +320,61 @@ pub enum LossModel {
         /// From 1 to 4.
         p14: Probability,
     },
-    /// One character a frame, over and over: `1` is lost, `0` is not.
-    Pattern(Arc<str>),
+    /// By place, over and over.
+    Pattern(Arc<Pattern>),
+}
+
+/// Which frames are lost, one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    words: String,
+    lost: Box<[bool]>,
+}
+
+impl Pattern {
+    /// The longest, in frames.
+    const MAX: usize = 1 << 20;
+
+    /// From one character a frame, `1` is lost and `0` is not; or from a file of them: `file:PATH`, with spaces and line
+    /// ends as you like.
+    ///
+    /// # Errors
+    /// What is wrong with it, in a sentence.
+    pub fn parse(words: &str) -> Result<Self, String> {
+        let text = match words.strip_prefix("file:") {
+            Some(path) => &read_text(path, 2 * Self::MAX as u64, "pattern")?,
+            None => words,
+        };
+        let places = text.bytes().filter(|place| !place.is_ascii_whitespace());
+        let lost: Option<Box<[bool]>> = places
+            .map(|place| match place {
+                b'0' => Some(false),
+                b'1' => Some(true),
+                _ => None,
+            })
+            .collect();
+        let lost = lost.filter(|lost| (1..=Self::MAX).contains(&lost.len()));
+        let lost = lost.ok_or_else(|| {
+            format!(
+                "pattern {words:.40?}: write 0 and 1, one a frame, 1 is lost (at most {})",
+                Self::MAX
+            )
+        })?;
+        Ok(Self {
+            words: words.to_owned(),
+            lost,
+        })
+    }
+
+    /// As it was written.
+    pub(super) fn words(&self) -> &str {
+        &self.words
+    }
+
+    /// Whether each frame is lost; at least one.
+    pub(super) fn lost(&self) -> &[bool] {
+        &self.lost
+    }
 }
 
 /// A probability, in steps of 2⁻³².

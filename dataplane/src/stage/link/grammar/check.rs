@@ -159,10 +159,6 @@ impl Settings {
             Some(LossModel::Markov { p31, p32, .. }) if p31.value() + p32.value() > 1.0 => {
                 "p31 + p32"
             }
-            Some(LossModel::Pattern(pattern)) if pattern.is_empty() => {
-                mistakes.push("loss: the pattern is empty".into());
-                return;
-            }
             _ => return,
         };
         mistakes.push(format!("loss state: {total} is more than 100%"));
@@ -186,7 +182,7 @@ impl Settings {
             };
             if before
                 .filter(same)
-                .any(|other| other.at + other.over > change.at)
+                .any(|other| other.at <= change.at && other.at + other.over > change.at)
             {
                 mistakes.push(format!(
                     "at {:?} {name}: the change of {name} before takes longer than until then",

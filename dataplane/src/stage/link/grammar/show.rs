@@ -155,7 +155,7 @@ fn model(model: &LossModel) -> String {
             "state {}",
             [*p13, *p31, *p32, *p23, *p14].map(show_percent).join(" ")
         ),
-        LossModel::Pattern(pattern) => format!("pattern {pattern}"),
+        LossModel::Pattern(pattern) => format!("pattern {}", pattern.words()),
     }
 }
 
