@@ -45,13 +45,15 @@ pub enum Reason {
     Refused,
     /// The relay was stopped before it could leave.
     Stopped,
+    /// There were more multicast and broadcast packets than the storm guard lets pass.
+    Storm,
 }
 
 impl Reason {
     /// How many reasons there are.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them, in the order of [`Tally::dropped`].
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::TxFull,
         Self::PoolEmpty,
         Self::Oversize,
@@ -66,6 +68,7 @@ impl Reason {
         Self::LinkMemory,
         Self::Refused,
         Self::Stopped,
+        Self::Storm,
     ];
 
     /// The name in tables and JSON.
@@ -85,6 +88,7 @@ impl Reason {
             Self::LinkMemory => "link_memory",
             Self::Refused => "refused",
             Self::Stopped => "stopped",
+            Self::Storm => "storm",
         }
     }
 }

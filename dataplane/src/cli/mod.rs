@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 
 pub use check::CheckArgs;
 pub use print::{Printer, print};
-pub use remote::{HealthArgs, PsArgs, StatsArgs, StopArgs, Target};
+pub use remote::{HealthArgs, PsArgs, SetArgs, StatsArgs, StopArgs, Target};
 pub use run::{RunArgs, Settings};
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
@@ -34,6 +34,8 @@ pub enum Command {
     Stats(StatsArgs),
     /// Tell whether a relay works: for Docker, Kubernetes and scripts
     Health(HealthArgs),
+    /// Change settings of a relay that runs, without stopping it
+    Set(SetArgs),
     /// Stop a relay, as SIGTERM does, and wait for its end
     Stop(StopArgs),
 }

@@ -300,11 +300,16 @@ impl LinkHandle {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
+        self.replace(settings);
+        Ok(())
+    }
+
+    /// The same for settings that have been checked.
+    pub(crate) fn replace(&self, settings: Settings) {
         // A panic of another thread leaves a whole value.
         let place = self.shared.settings.lock();
         *place.unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         self.shared.is_changed.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// The settings now.
