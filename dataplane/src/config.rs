@@ -7,7 +7,7 @@ mod backend;
 mod coalesce;
 mod parse;
 
-use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
+use std::{collections::HashMap, fmt, str::FromStr};
 
 pub use backend::{Backend, KernelHook, XdpCopy, XdpMode, XdpSettings};
 pub use coalesce::Coalesce;
@@ -19,6 +19,7 @@ use crate::{
     idle::IdlePolicy,
     interface::{self, Interface},
     memory::HugePages,
+    stage::link,
     sys::netns,
     wire::ethernet::MacAddress,
 };
@@ -142,8 +143,8 @@ pub struct LinkSettings {
     pub from: PortName,
     /// The port they leave by.
     pub to: PortName,
-    /// How long each frame is held.
-    pub delay: Duration,
+    /// What the link does.
+    pub settings: link::Settings,
 }
 
 impl Config {
@@ -238,6 +239,17 @@ impl Config {
                     link.from, link.to
                 ));
             }
+            mistakes.extend(
+                link.settings
+                    .mistakes()
+                    .into_iter()
+                    .map(|mistake| format!("--link '{}>{}': {mistake}", link.from, link.to)),
+            );
+        }
+        if !self.links.is_empty() && self.queues > 1 {
+            mistakes.push(
+                "--link with --queues: a link is one line, and lanes are several; leave out --queues".into(),
+            );
         }
         if self.storm_guard_pps == Some(0) {
             mistakes.push(
@@ -408,6 +420,13 @@ impl Config {
     /// How frames are sent: what `tx` says, or `backend`.
     pub fn sends_by(&self) -> Backend {
         self.tx.unwrap_or(self.backend)
+    }
+
+    /// Puts a link in the place of the one there is between its ports in this direction.
+    pub(crate) fn set_link(&mut self, link: LinkSettings) {
+        self.links
+            .retain(|other| (&other.from, &other.to) != (&link.from, &link.to));
+        self.links.push(link);
     }
 
     /// The settings of the direction between two ports.
@@ -584,20 +603,17 @@ mod tests {
         );
         assert!(parse_dst_mac("a=02:00").is_err());
         let link = parse_link("a>b delay 1.5ms").unwrap();
-        assert_eq!(
-            (link.from, link.to, link.delay),
-            (port("a"), port("b"), Duration::from_micros(1500))
-        );
-        for bad in [
-            "a>b",
-            "a>b delay",
-            "a>b delay 5",
-            "a>b delay -5ms",
-            "a>b delay 5ms x",
-            "ab delay 5ms",
-            "a>b delay 5h",
+        assert_eq!((link.from, link.to), (port("a"), port("b")));
+        assert_eq!(link.settings.to_string(), "delay 1500us");
+        for (bad, count) in [
+            ("a>b", 1),
+            ("", 1),
+            ("ab delay 5ms", 1),
+            ("a> delay 5ms", 1),
+            ("a b>c/d delay 5", 1),
+            ("a>c/d delay 5 loss x", 3),
         ] {
-            assert!(parse_link(bad).is_err(), "{bad}");
+            assert_eq!(parse_link(bad).unwrap_err().len(), count, "{bad}");
         }
     }
 

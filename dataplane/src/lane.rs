@@ -10,7 +10,7 @@ use crate::{
     coalesce::Coalescer,
     memory::{Frame, FramePool},
     port::{Nowhere, RxQueue, TxQueue},
-    stage::Stage,
+    stage::{Stage, link::LinkHandle},
     stats::{Counters, Levels, Reason, Tally},
 };
 
@@ -57,7 +57,7 @@ impl Lane {
         pool: FramePool,
     ) -> Self {
         let (burst, tally) = (Burst::new(), Tally::default());
-        Self {
+        let mut lane = Self {
             rx,
             stages,
             coalescer: None,
@@ -67,7 +67,9 @@ impl Lane {
             depth: Burst::MIN,
             tally,
             counters: Arc::default(),
-        }
+        };
+        lane.heed_time();
+        lane
     }
 
     /// The same lane, in which frames of a flow that arrive together leave as one.
@@ -82,6 +84,7 @@ impl Lane {
     /// turn takes in what the transmit side accepts and leaves the rest in the kernel, which drops it at no cost to us.
     pub fn turn(&mut self, now_ns: u64) -> usize {
         let room = self.tx.room();
+        let is_timed = self.is_timed();
         let mut turn = Turn {
             pool: &mut self.pool,
             tally: &mut self.tally,
@@ -90,7 +93,7 @@ impl Lane {
         };
 
         // A stage that holds frames is a queue of its own: it is fed always, and decides itself what it drops.
-        let limit = if self.stages.iter().any(|stage| stage.is_queue()) {
+        let limit = if is_timed {
             self.depth
         } else {
             room.min(self.depth)
@@ -119,16 +122,49 @@ impl Lane {
         moved
     }
 
-    /// When the lane wants its next turn even if no frame comes, in ns of its clock. `None`: no need.
-    pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        /// How long to leave a transmit side alone that did not take a frame.
-        const RETRY_NS: u64 = 50_000;
-        let retry = (self.tx.held() > 0).then_some(now_ns + RETRY_NS);
+    /// Whether the lane sends at times of its own choice: then its worker says by [`Lane::departed`] when it has.
+    pub fn is_timed(&self) -> bool {
+        self.stages.iter().any(|stage| stage.is_queue())
+    }
+
+    /// What the last turn sent has left, and it is `now_ns`: so a stage learns how late it was.
+    pub fn departed(&mut self, now_ns: u64) {
+        for stage in &mut self.stages {
+            stage.departed(now_ns);
+        }
+    }
+
+    /// The emulated links in the lane.
+    pub fn links(&self) -> Vec<LinkHandle> {
         self.stages
             .iter()
-            .filter_map(|stage| stage.due_ns())
-            .chain(retry)
-            .min()
+            .filter_map(|stage| stage.link())
+            .collect()
+    }
+
+    /// Adds a stage behind the others.
+    pub fn push_stage(&mut self, stage: Box<dyn Stage>) {
+        self.stages.push(stage);
+        self.heed_time();
+    }
+
+    /// Where a stage counts time from the arrival of a frame, that is when the kernel had it.
+    fn heed_time(&mut self) {
+        if self.is_timed() {
+            self.rx.stamp_arrivals();
+        }
+    }
+
+    /// When a frame that a stage holds is due, in ns of the lane's clock. `None`: none is held.
+    pub fn appointment_ns(&self) -> Option<u64> {
+        self.stages.iter().filter_map(|stage| stage.due_ns()).min()
+    }
+
+    /// When to try again to send what the transmit side did not take. `None`: it took all.
+    pub fn retry_ns(&self, now_ns: u64) -> Option<u64> {
+        /// How long to leave it alone.
+        const RETRY_NS: u64 = 50_000;
+        (self.tx.held() > 0).then_some(now_ns + RETRY_NS)
     }
 
     /// What an idle worker waits on until a frame comes; `None`: it must look from time to time.
@@ -208,6 +244,7 @@ impl Lane {
             counters,
             ..new
         };
+        self.heed_time();
     }
 
     /// Exchanges the stages that hold no frames. Those that do stay behind them.

@@ -16,6 +16,7 @@ mod answer;
 mod carry;
 mod change;
 mod device;
+mod emulation;
 mod kernel;
 mod links;
 mod slots;
@@ -41,7 +42,7 @@ use crate::{
     stage::{
         Stage,
         filter::{StormGuard, UnicastOnly},
-        link::Delay,
+        link::{Link as LinkStage, LinkHandle},
         mac::Rewrite,
     },
     stats::{Counters, Tally},
@@ -130,6 +131,7 @@ struct LaneInfo {
     counters: Arc<Counters>,
     /// What was counted by what carried it before.
     before: Tally,
+    link: Option<LinkHandle>,
     /// What it had counted when counting began anew.
     base: Tally,
 }
@@ -363,6 +365,7 @@ impl Inner {
             let lane = self.lane(halves);
             let id = self.lane_id(pair, from, to, queue);
             self.lanes[id].counters = Arc::clone(lane.counters());
+            self.lanes[id].link = lane.links().pop();
             self.pairs[pair].gates.extend(gate);
             built.push((id, Box::new(lane)));
         }
@@ -382,6 +385,7 @@ impl Inner {
             queue,
             worker: self.worker_for(rx),
             counters: Arc::default(),
+            link: None,
             before: Tally::default(),
             base: Tally::default(),
         });
@@ -485,8 +489,9 @@ impl Inner {
                     let old = &self.lanes[*id];
                     (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
                 });
-                if let Some((_, lane)) = lane {
+                if let Some((id, lane)) = lane {
                     lane.renew(self.lane(new));
+                    self.lanes[*id].link = lane.links().pop();
                 }
             }
             Some(how)
@@ -517,7 +522,8 @@ impl Inner {
         let mut stages = self.edits(rx, tx);
         let (from, to) = (&self.ports[rx].name, &self.ports[tx].name);
         if let Some(link) = self.config.link(from, to) {
-            stages.push(Box::new(Delay::new(link.delay)));
+            let link = LinkStage::new(link.settings.clone(), &format!("{from}>{to}"));
+            stages.push(Box::new(link));
         }
         stages
     }
@@ -593,13 +599,15 @@ impl Inner {
             .map(|(_, port)| (port.name.to_string(), port.state(), port.drops.total()))
             .collect();
         let lane = |(_, lane): (usize, &LaneInfo)| {
-            LaneSnapshot::new(
+            let mut snapshot = LaneSnapshot::new(
                 self.lane_name(lane),
                 port(lane.rx),
                 port(lane.tx),
                 lane.tally().since(&lane.base),
                 lane.counters.levels(),
-            )
+            );
+            snapshot.link = lane.link.as_ref().map(LinkHandle::snapshot);
+            snapshot
         };
         let worker = |(at, worker): (usize, &Worker)| {
             let core = self.config.cores.get(at).copied();
@@ -654,6 +662,13 @@ impl Inner {
                     names.join(" ")
                 }
             ));
+        }
+        for (_, lane) in self.lanes.iter() {
+            let Some(link) = lane.link.as_ref().map(LinkHandle::snapshot) else {
+                continue;
+            };
+            let (name, words, seed) = (self.lane_name(lane), link.settings, link.seed);
+            lines.push(format!("link {name}: {words} (its seed is {seed})"));
         }
         if self.pages != Pages::default() {
             lines.push(self.pages.describe(self.config.huge_pages));

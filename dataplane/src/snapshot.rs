@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     activity::{Activity, FIRST_TURN_NS, quantile},
+    stage::link::LinkSnapshot,
     stats::{Levels, Reason, Tally},
 };
 
@@ -134,6 +135,9 @@ pub struct LaneSnapshot {
     /// Super-frames that they were merged into.
     #[serde(default)]
     pub super_frames: u64,
+    /// The emulated link, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkSnapshot>,
     /// Since the snapshot before, or since counting began.
     pub rates: Rates,
 }
@@ -343,6 +347,7 @@ impl LaneSnapshot {
             tx_room: levels.tx_room,
             merged_packets,
             super_frames,
+            link: None,
             rates,
         }
     }
@@ -431,6 +436,23 @@ impl fmt::Display for Snapshot {
             writeln!(
                 f,
                 "{name}: {packets} merged into {frames} super-frames, {mean:.1} each"
+            )?;
+        }
+        for lane in &self.lanes {
+            let Some(link) = &lane.link else { continue };
+            let late = &link.lateness;
+            let us = |ns: u64| ns as f64 / 1e3;
+            writeln!(
+                f,
+                "link {}: late by {:.1} us (half), {:.1} us (99 %), {:.1} us (most); {} waiting, {} marked, {} corrupted, {} reordered",
+                lane.name,
+                us(late.p50_ns),
+                us(late.p99_ns),
+                us(late.max_ns),
+                link.queue_packets,
+                link.marked,
+                link.corrupted,
+                link.reordered
             )?;
         }
         if self.workers.is_empty() {

@@ -31,8 +31,16 @@ pub enum Reason {
     Filtered,
     /// A super-frame that neither the kernel nor we can split.
     GsoUnsupported,
-    /// A link stage had no room to hold it.
+    /// The queue of an emulated link was full.
     QueueFull,
+    /// The queue of an emulated link dropped it early: RED, CoDel or PIE.
+    EarlyDrop,
+    /// Lost on an emulated link, as asked.
+    Lost,
+    /// It came during an outage of an emulated link.
+    Outage,
+    /// An emulated link's memory was used up.
+    LinkMemory,
     /// The kernel refused to send it.
     Refused,
     /// The relay was stopped before it could leave.
@@ -47,7 +55,7 @@ impl Reason {
     /// How many reasons there are.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them, in the order of [`Tally::dropped`].
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::TxFull,
         Self::PoolEmpty,
         Self::Oversize,
@@ -56,6 +64,10 @@ impl Reason {
         Self::Filtered,
         Self::GsoUnsupported,
         Self::QueueFull,
+        Self::EarlyDrop,
+        Self::Lost,
+        Self::Outage,
+        Self::LinkMemory,
         Self::Refused,
         Self::Stopped,
         Self::Storm,
@@ -73,6 +85,10 @@ impl Reason {
             Self::Filtered => "filtered",
             Self::GsoUnsupported => "gso_unsupported",
             Self::QueueFull => "queue_full",
+            Self::EarlyDrop => "early_drop",
+            Self::Lost => "lost",
+            Self::Outage => "outage",
+            Self::LinkMemory => "link_memory",
             Self::Refused => "refused",
             Self::Stopped => "stopped",
             Self::Storm => "storm",

@@ -1,13 +1,16 @@
 //! Anything through everything: whatever the bytes and the virtio header say, nothing panics and nothing is lost
 //! uncounted. On the memory back end, so it needs no root.
 
-use std::time::Duration;
-
 use l2relay::{
     lane::Lane,
     memory::{FramePool, LARGE_FRAME, Offload, PoolSize},
     port::memory::{self, Packet},
-    stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
+    stage::{
+        Stage,
+        filter::UnicastOnly,
+        link::{Link, Settings},
+        mac::Rewrite,
+    },
     wire::ethernet::MacAddress,
 };
 use proptest::prelude::*;
@@ -42,6 +45,10 @@ fn segments(packet: &Packet) -> u64 {
         .into()
 }
 
+fn link(words: &str) -> Link {
+    Link::new(Settings::parse(words).expect("right words"), "a>b")
+}
+
 fn stages() -> Vec<Box<dyn Stage>> {
     vec![
         Box::new(Rewrite::Swap),
@@ -50,7 +57,7 @@ fn stages() -> Vec<Box<dyn Stage>> {
             dst: Rewrite::l2fwd_dst(1),
         }),
         Box::new(UnicastOnly),
-        Box::new(Delay::new(Duration::from_micros(5))),
+        Box::new(link("delay 5us")),
     ]
 }
 
@@ -117,7 +124,7 @@ proptest! {
         let (rx, _, mut sender) = memory::port(64, 0);
         let (_, tx, mut receiver) = memory::port(64, 1514);
         let pool = FramePool::ordinary(PoolSize { small: 64, large: 0 }).unwrap();
-        let delay = Delay::new(Duration::from_micros(delay_us));
+        let delay = link(&format!("delay {delay_us}us"));
         let mut lane = Lane::new(Box::new(rx), vec![Box::new(delay)], Box::new(tx), pool);
         let (mut now_ns, mut due) = (0, Vec::new());
         let mut expect = |lane: &mut Lane, now_ns: u64, due: &mut Vec<(u64, u8)>| {
@@ -134,7 +141,7 @@ proptest! {
             due.push((now_ns + delay_us * 1000, serial as u8));
             expect(&mut lane, now_ns, &mut due);
         }
-        while let Some(next) = lane.due_ns(now_ns) {
+        while let Some(next) = lane.appointment_ns() {
             now_ns = next;
             expect(&mut lane, now_ns, &mut due);
         }

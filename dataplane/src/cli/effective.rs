@@ -85,12 +85,7 @@ fn list(values: impl Iterator<Item = impl Display>) -> Value {
 }
 
 fn link(link: &LinkSettings) -> String {
-    format!(
-        "{}>{} delay {}us",
-        link.from,
-        link.to,
-        link.delay.as_secs_f64() * 1e6
-    )
+    format!("{}>{} {}", link.from, link.to, link.settings)
 }
 
 #[cfg(test)]

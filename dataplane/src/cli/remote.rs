@@ -86,6 +86,7 @@ Pairs and settings that are not named stay as they are, and their frames go on.
 Examples:
   l2relay set --mac swap
   l2relay set --add r2,r3 --remove r0,r1 --idle spin
+  l2relay set --link 'r0>r1 rate 1mbit delay 20ms'
   l2relay set --down r0,r1
   l2relay set --carry r0,r1=kernel")]
 pub struct SetArgs {
@@ -98,6 +99,9 @@ pub struct SetArgs {
     /// With MAC addresses updated: destination of the frames that PORT sends; repeat for more
     #[arg(long, value_name = "PORT=MAC")]
     pub dst_mac: Vec<String>,
+    /// Emulate a link, or change one, in the words of run; frames that it holds go on; repeat for more
+    #[arg(long, value_name = "LINK")]
+    pub link: Vec<String>,
     /// When no frame comes: spin, adaptive, sleep
     #[arg(long, value_name = "POLICY")]
     pub idle: Option<String>,
@@ -231,6 +235,7 @@ impl SetArgs {
         let changes = Changes {
             mac: self.mac.clone(),
             dst_mac: self.dst_mac.clone(),
+            link: self.link.clone(),
             idle: self.idle.clone(),
             add: self.add.clone(),
             remove: self.remove.clone(),

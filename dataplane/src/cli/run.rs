@@ -99,7 +99,7 @@ pub struct RunArgs {
     /// Huge pages for frames: auto, require, off
     #[arg(long, value_name = "POLICY", default_value = "auto")]
     pub hugepages: String,
-    /// Emulate a link in one direction: 'A>B delay TIME', TIME as 50ms, 200us or 1.5s
+    /// Emulate a link in one direction, in words like tc-netem's: 'A>B rate 2mbit delay 100ms loss 5% limit 100p seed 1'
     #[arg(long, value_name = "LINK")]
     pub link: Vec<String>,
     /// Wait at most S seconds for interfaces that are not there yet, as in a container: 0 to 86400
@@ -196,10 +196,12 @@ impl RunArgs {
             port_by: parse(&self.port_by, &mut mistakes),
             propagate_link: self.propagate_link,
             huge_pages: parse(&self.hugepages, &mut mistakes),
-            links: keep(
-                self.link.iter().map(|text| config::parse_link(text)),
-                &mut mistakes,
-            ),
+            links: {
+                let links = self.link.iter().map(|text| config::parse_link(text));
+                links
+                    .filter_map(|link| link.map_err(|more| mistakes.extend(more)).ok())
+                    .collect()
+            },
         };
         let stats_interval = keep(
             self.stats_interval

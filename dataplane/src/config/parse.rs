@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Backend, LinkSettings, PortName};
-use crate::wire::ethernet::MacAddress;
+use crate::{stage::link::Settings, wire::ethernet::MacAddress};
 
 /// `a,b`: two different ports.
 pub(crate) fn parse_pair(text: &str) -> Result<[PortName; 2], String> {
@@ -76,38 +76,30 @@ pub(crate) fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     Ok(cores)
 }
 
-/// `a>b delay 50ms`.
-pub(crate) fn parse_link(text: &str) -> Result<LinkSettings, String> {
-    let bad = || format!("--link {text:?}: write 'A>B delay TIME', e.g. 'r0>r1 delay 50ms'");
-    let mut words = text.split_whitespace();
-    let (from, to) = words
-        .next()
-        .and_then(|ports| ports.split_once('>'))
-        .ok_or_else(bad)?;
-    let (from, to) = (from.parse()?, to.parse()?);
-    let (Some("delay"), Some(delay), None) = (words.next(), words.next(), words.next()) else {
-        return Err(bad());
-    };
-    Ok(LinkSettings {
-        from,
-        to,
-        delay: parse_time(delay).ok_or_else(bad)?,
-    })
-}
-
-/// A time with its unit: `50ms`, `1.5s`, `200us`. At most an hour.
-fn parse_time(text: &str) -> Option<Duration> {
-    let at = text.find(|c: char| c.is_ascii_alphabetic())?;
-    let unit = match &text[at..] {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return None,
-    };
-    let seconds = text[..at].parse::<f64>().ok()? * unit;
-    (0.0..=3600.0)
-        .contains(&seconds)
-        .then(|| Duration::from_secs_f64(seconds))
+/// `a>b delay 50ms`, and whatever else a link does.
+pub(crate) fn parse_link(text: &str) -> Result<LinkSettings, Vec<String>> {
+    let bad =
+        || format!("--link {text:?}: write 'A>B' and what the link does, e.g. 'r0>r1 delay 50ms'");
+    let (ports, words) = text
+        .trim()
+        .split_once(char::is_whitespace)
+        .unwrap_or((text.trim(), ""));
+    let (from, to) = ports.split_once('>').ok_or_else(|| vec![bad()])?;
+    let mut mistakes = Vec::new();
+    let [from, to] = [from, to].map(|port| {
+        let port: Result<PortName, String> = port.parse();
+        port.map_err(|mistake| mistakes.push(mistake)).ok()
+    });
+    let settings = Settings::parse(words)
+        .map_err(|more| mistakes.extend(more))
+        .ok();
+    match (from, to, settings) {
+        (Some(from), Some(to), Some(settings)) => Ok(LinkSettings { from, to, settings }),
+        _ => Err(mistakes
+            .into_iter()
+            .map(|mistake| format!("--link '{ports} …': {mistake}"))
+            .collect()),
+    }
 }
 
 /// `--wait-ports`: seconds, 0 to a day.

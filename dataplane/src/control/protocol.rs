@@ -51,6 +51,9 @@ pub struct Changes {
     /// For `mac` update, `PORT=MAC`: the destination of frames that a port sends. Other ports keep theirs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dst_mac: Vec<String>,
+    /// Emulated links, `A>B rate 2mbit …`: each takes the place of the one between its ports, and what that holds goes on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub link: Vec<String>,
     /// How workers wait: spin, adaptive, sleep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<String>,

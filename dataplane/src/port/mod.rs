@@ -72,6 +72,10 @@ pub trait RxQueue: Send {
     /// Called when a wait ended with an error condition on [`RxQueue::wait_fd`], e.g. the link went down.
     fn clear_error(&mut self) {}
 
+    /// From now on frames bear the time at which the kernel received them, as exactly as it says; else it is that of the
+    /// turn.
+    fn stamp_arrivals(&mut self) {}
+
     /// Packets that the kernel dropped since the last call.
     fn kernel_drops(&mut self) -> u64 {
         0

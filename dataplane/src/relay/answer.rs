@@ -2,7 +2,7 @@
 
 use super::{Inner, Pair, Relay, lock};
 use crate::{
-    config::{Config, MacMode, parse_carry, parse_dst_mac, parse_ends},
+    config::{Config, MacMode, parse_carry, parse_dst_mac, parse_ends, parse_link},
     control::protocol::{
         Changes, Failure, FailureCode, Health, Info, PairInfo, PortInfo, Request, Response,
     },
@@ -133,6 +133,12 @@ impl Changes {
             match parse_ends(text) {
                 Ok(pair) => config.pairs.push(pair),
                 Err(mistake) => note(mistake),
+            }
+        }
+        for text in &self.link {
+            match parse_link(text) {
+                Ok(link) => config.set_link(link),
+                Err(more) => more.into_iter().for_each(&mut note),
             }
         }
         for text in &self.dst_mac {

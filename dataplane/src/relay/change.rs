@@ -144,12 +144,6 @@ impl Inner {
         };
         let other_ports = ports != *new;
         for at in 0..self.pairs.len() {
-            let [a, b] = self.pairs[at].ports;
-            let link = |config: &Config| {
-                let [a, b] = [a, b].map(|id| &self.ports[id].name);
-                [config.link(a, b).cloned(), config.link(b, a).cloned()]
-            };
-            let anew = other_ports || link(old) != link(&self.config);
             let names = self.pair_words(at);
             let carried = self.other_carrier(old, at);
             if let Some(result) = carried {
@@ -157,7 +151,7 @@ impl Inner {
                     Ok(()) => done.push(format!("{names} is carried by {}", self.pairs[at].how)),
                     Err(error) => refused.push(error.to_string()),
                 }
-            } else if (anew || (other_edits && self.pairs[at].kernel.is_some()))
+            } else if (other_ports || (other_edits && self.pairs[at].kernel.is_some()))
                 && !self.pairs[at].down
             {
                 self.reopen(at);
@@ -165,7 +159,12 @@ impl Inner {
                     None => done.push(format!("{names} is open again: {}", self.pairs[at].how)),
                     Some(trouble) => refused.push(trouble.clone()),
                 }
-            } else if other_edits {
+                continue;
+            }
+            if !self.pairs[at].down {
+                self.change_links(at, old, done);
+            }
+            if other_edits {
                 for id in self.pairs[at].lanes.clone() {
                     let (rx, tx) = (self.lanes[id].rx, self.lanes[id].tx);
                     self.worker(id).edit(id, self.edits(rx, tx));

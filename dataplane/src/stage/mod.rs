@@ -43,6 +43,14 @@ pub trait Stage: Send {
         None
     }
 
+    /// The frames that the last [`Stage::process`] released have left, and it is `now_ns`. Called only for queues.
+    fn departed(&mut self, _now_ns: u64) {}
+
+    /// The emulated link, if the stage is one.
+    fn link(&self) -> Option<link::LinkHandle> {
+        None
+    }
+
     /// Gives up: discards what [`Stage::held`] counts, as [`Stopped`](crate::stats::Reason::Stopped).
     fn abandon(&mut self, _turn: &mut Turn) {}
 }

@@ -32,6 +32,8 @@ pub(crate) struct Received<'a> {
     pub(crate) queued: bool,
     /// The tag that the kernel took off: TPID and TCI.
     pub(crate) vlan: Option<(u16, u16)>,
+    /// When the kernel received it, in ns since the Unix epoch.
+    pub(crate) realtime_ns: u64,
     /// Checksum and segmentation state, for the frame without that tag.
     pub(crate) offload: Offload,
     /// The frame.
@@ -70,6 +72,7 @@ impl RxRing {
             len: header.tp_len as usize,
             queued: status & TP_STATUS_COPY != 0,
             vlan,
+            realtime_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
             offload: offload
                 .try_into()
                 .map(Offload::from_bytes)

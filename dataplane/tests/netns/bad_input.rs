@@ -90,7 +90,7 @@ fn values_that_mean_nothing() {
         return;
     };
     let net = &chain.net;
-    let cases: [(&[&str], &[&str]); 26] = [
+    let cases: [(&[&str], &[&str]); 31] = [
         (&["--pair", "r0"], &["\"r0\"", "A,B"]),
         (&["--pair", "r0,r1,r0"], &["r1,r0"]),
         (&["--pair", ","], &["port \"\""]),
@@ -131,9 +131,23 @@ fn values_that_mean_nothing() {
             &["--hugepages", "maybe"],
             &["maybe", "auto, require or off"],
         ),
-        (&["--link", "r0-r1 delay 5ms"], &["r0-r1", "A>B delay TIME"]),
+        (&["--link", "r0-r1 delay 5ms"], &["r0-r1", "write 'A>B'"]),
         (&["--link", "r0>r9 delay 5ms"], &["r0>r9", "no pair"]),
-        (&["--link", "r0>r1 delay 5"], &["delay 5"]),
+        (&["--link", "r0>r1 delay 5"], &["delay: \"5\""]),
+        (
+            &["--link", "r0>r1 rate 0bit loss 5 limit 1"],
+            &["100bit to 1tbit", "with its sign", "100p (packets)"],
+        ),
+        (&["--link", "r0>r1 limit 100p"], &["add rate or trace"]),
+        (
+            &["--link", "r0>r1 trace /dev/zero"],
+            &["not an ordinary file"],
+        ),
+        (&["--link", "r0>r1 rate 10gbit delay 1s"], &["in flight"]),
+        (
+            &["--link", "r0>r1 delay 1ms", "--queues", "2"],
+            &["leave out --queues"],
+        ),
         (&["--stats-interval", "nan"], &["nan", "seconds"]),
     ];
     for (args, texts) in cases {

@@ -243,7 +243,7 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
             .nth(1)
             .expect("it fits")
             .parse()
-            .unwrap()
+            .expect("a number")
     };
     assert!(
         count("UdpInCsumErrors") > 0 && count("Udp6InCsumErrors") > 0,

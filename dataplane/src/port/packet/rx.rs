@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use super::{ENOUGH_BUFFER, PacketSocket, SLOT, SOCKET_BUFFER, Settings};
@@ -23,6 +24,10 @@ use crate::{
 pub struct PacketRx {
     socket: PacketSocket,
     ring: RxRing,
+    /// Whether the kernel's stamps are wanted.
+    stamps: bool,
+    /// When the ring was last seen empty, in ns of the lane's clock.
+    empty_ns: u64,
 }
 
 /// Slots for whole super-frames, where the socket's queue is too short for them.
@@ -62,7 +67,12 @@ impl PacketRx {
             }
             socket.bind(Receive::All)?;
         }
-        Ok(Self { socket, ring })
+        Ok(Self {
+            socket,
+            ring,
+            stamps: false,
+            empty_ns: 0,
+        })
     }
 }
 
@@ -106,15 +116,24 @@ impl Gate {
 
 impl RxQueue for PacketRx {
     fn rx_burst(&mut self, burst: &mut Burst, limit: usize, turn: &mut Turn) {
+        let clock = self.stamps.then(realtime_ns);
         for _ in 0..limit {
             let Some(received) = self.ring.peek() else {
+                self.empty_ns = turn.now_ns;
                 return;
             };
-            if !take(&self.socket, &received, burst, turn) {
+            // Not before the ring was empty: so a clock that is set does no harm.
+            let age_ns = clock.map_or(0, |clock| clock.saturating_sub(received.realtime_ns));
+            let arrival_ns = turn.now_ns.saturating_sub(age_ns).max(self.empty_ns);
+            if !take(&self.socket, &received, arrival_ns, burst, turn) {
                 return;
             }
             self.ring.release();
         }
+    }
+
+    fn stamp_arrivals(&mut self) {
+        self.stamps = true;
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -141,6 +160,7 @@ impl RxQueue for PacketRx {
 fn take(
     socket: &PacketSocket,
     received: &Received<'_>,
+    arrival_ns: u64,
     burst: &mut Burst,
     turn: &mut Turn,
 ) -> bool {
@@ -163,7 +183,7 @@ fn take(
         return lose(received, segments, Reason::Truncated, turn);
     }
     let meta = turn.pool.meta_mut(&frame);
-    (meta.segments, meta.offload, meta.arrival_ns) = (segments, offload, turn.now_ns);
+    (meta.segments, meta.offload, meta.arrival_ns) = (segments, offload, arrival_ns);
     if let Some((tpid, tci)) = received.vlan {
         // The kernel took the tag off; the frame goes on as it came.
         if turn.pool.insert(&frame, 12, &ethernet::vlan_tag(tpid, tci)) {
@@ -176,6 +196,12 @@ fn take(
     turn.tally.received(segments, turn.pool.len(&frame));
     burst.push(frame);
     true
+}
+
+/// The clock that the kernel stamps frames by (`tpacket_rcv`).
+fn realtime_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Fetches a whole frame from the socket's queue. `false` if it is not the one that was announced.
