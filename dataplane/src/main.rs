@@ -10,6 +10,7 @@ use l2relay::{
     cli::{CheckArgs, Cli, Command, Printer, RunArgs, Settings, print},
     control::{
         Control, Wait,
+        http::Http,
         place::{self, Unclaimed},
         server::Server,
     },
@@ -57,6 +58,13 @@ fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         eprintln!("name {name}");
         control.serve(server)?;
     }
+    let http = settings
+        .metrics
+        .map(|listener| Http::start(listener, &name, relay.reader()))
+        .transpose()?;
+    if let Some(http) = &http {
+        eprintln!("{http}");
+    }
     eprintln!("ready");
     let printer = Printer::start(settings.json);
     if let Some(seconds) = settings.stats_interval_s {
@@ -70,6 +78,9 @@ fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         }
         printer.print(&now);
         before = Some(now);
+    }
+    if let Some(http) = http {
+        http.stop();
     }
     printer.finish(&relay.stop());
     Ok(ExitCode::SUCCESS)

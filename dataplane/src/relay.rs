@@ -14,6 +14,7 @@
 
 mod answer;
 mod links;
+mod reader;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -34,6 +35,8 @@ use crate::{
     stats::{Counters, Tally},
     worker::{LaneId, Worker},
 };
+
+pub use reader::Reader;
 
 /// How long a worker may take to publish its counters: one that takes longer does not turn.
 const REFRESH_MAX: Duration = Duration::from_secs(1);

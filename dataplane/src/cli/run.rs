@@ -1,11 +1,12 @@
 //! `l2relay run`.
 
-use std::str::FromStr;
+use std::{net::TcpListener, str::FromStr};
 
 use clap::Args;
 
 use crate::{
     config::{self, Backend, Config, PortName, XdpSettings},
+    control::http,
     error::Error,
 };
 
@@ -86,6 +87,9 @@ pub struct RunArgs {
     /// Print statistics as JSON, one object a line
     #[arg(long)]
     pub json: bool,
+    /// Serve Prometheus metrics and a status page by HTTP at [ADDRESS:]PORT (default 127.0.0.1:9922)
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "")]
+    pub metrics: Option<String>,
     /// The name by which l2relay ps, stats, set and stop know this relay (default: made of its ports)
     #[arg(long, value_name = "RELAY")]
     pub name: Option<String>,
@@ -95,7 +99,7 @@ pub struct RunArgs {
 }
 
 /// All that `l2relay run` was told.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Settings {
     /// Of the relay.
     pub config: Config,
@@ -107,6 +111,8 @@ pub struct Settings {
     pub name: Option<String>,
     /// Whether to have a control socket.
     pub control: bool,
+    /// Where to serve metrics: it listens already, so that an address in use is told with all other mistakes.
+    pub metrics: Option<TcpListener>,
 }
 
 impl RunArgs {
@@ -160,6 +166,9 @@ impl RunArgs {
             &mut mistakes,
         )
         .pop();
+        let address = self.metrics.iter().map(|text| http::parse_address(text));
+        let metrics = address.map(|address| address.and_then(http::listen));
+        let metrics = keep(metrics, &mut mistakes).pop();
         let broken_pairs = self.pair.len() + self.hairpin.len() > settings.pairs.len();
         let mut all = mistakes;
         if let Err(more) = settings.check() {
@@ -175,6 +184,7 @@ impl RunArgs {
                 json: self.json,
                 name: self.name.clone(),
                 control: !self.no_control,
+                metrics,
             })
         } else {
             Err(Error::Config(all))

@@ -44,7 +44,7 @@ impl Inner {
         }
     }
 
-    fn health(&mut self) -> Health {
+    pub(super) fn health(&mut self) -> Health {
         let live = self.refresh();
         let mut reasons = Vec::new();
         if !live {
