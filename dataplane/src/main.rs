@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check(&args),
         Command::Ps(args) => args.run(),
         Command::Stats(args) => args.run(),
+        Command::Top(args) => args.run(),
         Command::Health(args) => args.run(),
         Command::Stop(args) => args.run(),
     };

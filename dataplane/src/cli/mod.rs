@@ -4,6 +4,7 @@ mod check;
 mod print;
 mod remote;
 mod run;
+mod top;
 
 use clap::{Parser, Subcommand};
 
@@ -11,6 +12,7 @@ pub use check::CheckArgs;
 pub use print::{Printer, print};
 pub use remote::{HealthArgs, PsArgs, StatsArgs, StopArgs, Target};
 pub use run::{RunArgs, Settings};
+pub use top::TopArgs;
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
 #[derive(Debug, Parser)]
@@ -32,6 +34,8 @@ pub enum Command {
     Ps(PsArgs),
     /// Print what a relay has counted
     Stats(StatsArgs),
+    /// Show a relay's ports and lanes on the terminal, live
+    Top(TopArgs),
     /// Tell whether a relay works: for Docker, Kubernetes and scripts
     Health(HealthArgs),
     /// Stop a relay, as SIGTERM does, and wait for its end

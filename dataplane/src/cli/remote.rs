@@ -188,7 +188,7 @@ impl StopArgs {
 }
 
 impl Target {
-    fn connect(&self) -> Result<Client, Error> {
+    pub(super) fn connect(&self) -> Result<Client, Error> {
         Client::connect(self.name.as_deref()).map_err(one)
     }
 }
@@ -204,7 +204,7 @@ fn info(relay: &mut Client) -> Result<Info, String> {
     }
 }
 
-fn stats(relay: &mut Client, reset: bool) -> Result<Snapshot, Error> {
+pub(super) fn stats(relay: &mut Client, reset: bool) -> Result<Snapshot, Error> {
     match ask(relay, &Request::Stats { reset })? {
         Response::Stats(snapshot) => Ok(*snapshot),
         other => Err(strange(relay, &other)),
@@ -218,12 +218,12 @@ fn strange(relay: &Client, response: &Response) -> Error {
     ))
 }
 
-fn one(mistake: String) -> Error {
+pub(super) fn one(mistake: String) -> Error {
     Error::Config(vec![mistake])
 }
 
 /// What a command comes to that has printed. A reader that has left knows why.
-fn written(printed: io::Result<()>) -> Result<ExitCode, Error> {
+pub(super) fn written(printed: io::Result<()>) -> Result<ExitCode, Error> {
     match printed {
         Err(source) if source.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::system("write to", "standard output", source, ""))
@@ -262,7 +262,7 @@ impl fmt::Display for Relays {
 }
 
 /// `3 d 04:05:06`.
-fn uptime(seconds: f64) -> String {
+pub(super) fn uptime(seconds: f64) -> String {
     let seconds = seconds as u64;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     let clock = format!("{hours:02}:{minutes:02}:{:02}", seconds % 60);

@@ -375,4 +375,13 @@ mod tests {
         let elsewhere = listen(parse_address("192.0.2.1:0").unwrap()).unwrap_err();
         assert!(elsewhere.contains("no interface here"), "{elsewhere}");
     }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        let own = PAGE.replace("http://www.w3.org/2000/svg", "");
+        for elsewhere in ["http:", "https:", "src=", "@import", "url(", "//cdn"] {
+            assert!(!own.contains(elsewhere), "{elsewhere}");
+        }
+        assert_eq!(escaped("<a&\"b\">"), "&lt;a&amp;&quot;b&quot;&gt;");
+    }
 }

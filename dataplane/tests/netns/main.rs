@@ -14,6 +14,7 @@ mod jumbo;
 mod link;
 mod load;
 mod mac;
+mod metrics;
 mod pairs;
 mod sceptic;
 mod stop;
