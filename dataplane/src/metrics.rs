@@ -16,7 +16,11 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The metrics of a relay. `start_s` is when it was started, since the Unix epoch.
 pub fn text(snapshot: &Snapshot, start_s: f64) -> String {
     let mut out = Exposition::default();
-    out.family("build_info", "gauge", "The version of the program; always 1.");
+    out.family(
+        "build_info",
+        "gauge",
+        "The version of the program; always 1.",
+    );
     out.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     out.family(
         "start_time_seconds",
@@ -39,7 +43,13 @@ pub fn text(snapshot: &Snapshot, start_s: f64) -> String {
         }
     }
 
-    for Counter { name, help, end, count } in COUNTERS {
+    for Counter {
+        name,
+        help,
+        end,
+        count,
+    } in COUNTERS
+    {
         out.family(name, "counter", help);
         for lane in &snapshot.lanes {
             out.sample(&[("lane", &lane.name), ("port", end(lane))], count(lane));
@@ -53,8 +63,15 @@ pub fn text(snapshot: &Snapshot, start_s: f64) -> String {
     for lane in &snapshot.lanes {
         // Reasons that never occurred too: a rate needs a value before the first drop.
         for reason in Reason::ALL.map(Reason::name) {
-            let labels = [("lane", lane.name.as_str()), ("port", &lane.tx), ("reason", reason)];
-            out.sample(&labels, lane.dropped.get(reason).copied().unwrap_or_default());
+            let labels = [
+                ("lane", lane.name.as_str()),
+                ("port", &lane.tx),
+                ("reason", reason),
+            ];
+            out.sample(
+                &labels,
+                lane.dropped.get(reason).copied().unwrap_or_default(),
+            );
         }
     }
     out.family("held_packets", "gauge", "Packets inside the lane.");
@@ -124,10 +141,7 @@ impl Exposition {
         self.name = format!("l2relay_{name}");
         let name = &self.name;
         // Writing to a string does not fail.
-        let _ = write!(
-            self.text,
-            "# HELP {name} {help}\n# TYPE {name} {kind}\n"
-        );
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
     fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {

@@ -6,8 +6,7 @@
 use std::{
     collections::VecDeque,
     convert::Infallible,
-    fmt,
-    io,
+    fmt, io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     rc::Rc,
     thread::{self, JoinHandle},
@@ -359,7 +358,10 @@ mod tests {
             "http://127.0.0.1:80/",
         ] {
             let mistake = parse_address(bad).unwrap_err();
-            assert!(mistake.contains(bad) && mistake.contains("ADDRESS"), "{mistake}");
+            assert!(
+                mistake.contains(bad) && mistake.contains("ADDRESS"),
+                "{mistake}"
+            );
         }
     }
 

@@ -44,7 +44,10 @@ fn command(net: &Net, port: u16, what: &str) -> Command {
 fn http(net: &Net, port: u16, what: &str) -> Value {
     let output = command(net, port, what).output().expect("python3 runs");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-        panic!("{what}: {error}: {}", String::from_utf8_lossy(&output.stderr))
+        panic!(
+            "{what}: {error}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
     })
 }
 
@@ -53,13 +56,20 @@ fn samples(parsed: &Value) -> BTreeMap<(String, Vec<(String, String)>), f64> {
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let sample = |sample: &Value| {
         let labels = sample[1].as_object().expect("labels");
-        let labels = labels.iter().map(|(name, value)| (name.clone(), text(value)));
+        let labels = labels
+            .iter()
+            .map(|(name, value)| (name.clone(), text(value)));
         (
             (text(&sample[0]), labels.collect()),
             sample[2].as_f64().expect("a number"),
         )
     };
-    parsed["samples"].as_array().expect("a list").iter().map(sample).collect()
+    parsed["samples"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(sample)
+        .collect()
 }
 
 fn tell(net: &Net, args: &[&str]) -> String {
@@ -77,7 +87,9 @@ fn every_way_to_read_it_says_the_same() {
     let net = &chain.net;
     net.sh("relay", "ip link set r1 mtu 1000");
     relay.snapshot_when("dropped the long ones", |snapshot| {
-        let frames: Vec<Vec<u8>> = (0..12).map(|at| plain([100, 1200][at % 2], at as u32)).collect();
+        let frames: Vec<Vec<u8>> = (0..12)
+            .map(|at| plain([100, 1200][at % 2], at as u32))
+            .collect();
         send_raw(net, "client", "c0", &frames);
         snapshot.way("r0", "r1").lost() > 0
     });
@@ -85,16 +97,23 @@ fn every_way_to_read_it_says_the_same() {
     chain.settle();
 
     let by_signal = relay.snapshot();
-    let stats: Value = serde_json::from_str(&tell(net, &["stats", "--json", "--name", &name])).expect("one object");
+    let stats: Value = serde_json::from_str(&tell(net, &["stats", "--json", "--name", &name]))
+        .expect("one object");
     let got = http(net, port, "get /snapshot.json");
-    let by_http: Value = serde_json::from_str(got[0][2].as_str().expect("a body")).expect("one object");
+    let by_http: Value =
+        serde_json::from_str(got[0][2].as_str().expect("a body")).expect("one object");
     let parsed = http(net, port, "parse");
     let samples = samples(&parsed);
     let metric = |name: &str, labels: &[(&str, &str)]| {
-        let mut labels: Vec<_> = labels.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        let mut labels: Vec<_> = labels
+            .iter()
+            .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+            .collect();
         labels.sort();
         let key = (format!("l2relay_{name}"), labels);
-        *samples.get(&key).unwrap_or_else(|| panic!("no {key:?} in {samples:?}"))
+        *samples
+            .get(&key)
+            .unwrap_or_else(|| panic!("no {key:?} in {samples:?}"))
     };
 
     for (at, lane) in by_signal.lanes.iter().enumerate() {
@@ -107,11 +126,20 @@ fn every_way_to_read_it_says_the_same() {
             ("tx_packets", lane.tx_packets, "tx_packets_total", tx),
             ("tx_bytes", lane.tx_bytes, "tx_bytes_total", tx),
             ("created", lane.created, "created_packets_total", tx),
-            ("kernel_drops", kernel_drops, "kernel_dropped_packets_total", rx),
+            (
+                "kernel_drops",
+                kernel_drops,
+                "kernel_dropped_packets_total",
+                rx,
+            ),
             ("held", lane.held, "held_packets", tx),
         ] {
             let labels = [("lane", lane.name.as_str()), ("port", port)];
-            assert_eq!((&a[field], &b[field]), (&json!(count), &json!(count)), "{field}");
+            assert_eq!(
+                (&a[field], &b[field]),
+                (&json!(count), &json!(count)),
+                "{field}"
+            );
             assert_eq!(metric(metric_name, &labels), count as f64, "{metric_name}");
         }
         let dropped = json!(lane.dropped);
@@ -119,13 +147,18 @@ fn every_way_to_read_it_says_the_same() {
         let total: f64 = samples
             .iter()
             .filter(|((name, labels), _)| {
-                name == "l2relay_dropped_packets_total" && labels.contains(&("lane".to_owned(), lane.name.clone()))
+                name == "l2relay_dropped_packets_total"
+                    && labels.contains(&("lane".to_owned(), lane.name.clone()))
             })
             .map(|(_, count)| count)
             .sum();
         assert_eq!(total, lane.lost() as f64);
         for (reason, count) in &lane.dropped {
-            let labels = [("lane", lane.name.as_str()), ("port", tx), ("reason", reason)];
+            let labels = [
+                ("lane", lane.name.as_str()),
+                ("port", tx),
+                ("reason", reason),
+            ];
             assert_eq!(metric("dropped_packets_total", &labels), *count as f64);
         }
     }
@@ -139,28 +172,55 @@ fn every_way_to_read_it_says_the_same() {
         .filter(|(_, labels)| labels.iter().any(|(label, _)| label == "lane"))
         .map(|(name, _)| name)
         .collect();
-    assert_eq!(of_lanes.len(), numbers + 1, "{of_lanes:?} of {fields:?}: and the drops by reason");
+    assert_eq!(
+        of_lanes.len(),
+        numbers + 1,
+        "{of_lanes:?} of {fields:?}: and the drops by reason"
+    );
 
     let table = tell(net, &["stats", "--name", &name]);
-    let top = tell(net, &["top", "--once", "--interval", "0.1", "--name", &name]);
+    let top = tell(
+        net,
+        &["top", "--once", "--interval", "0.1", "--name", &name],
+    );
     let list = tell(net, &["ps"]);
     for port in &by_signal.ports {
-        assert_eq!(metric("port_state", &[("port", &port.name), ("state", &port.state)]), 1.0);
+        assert_eq!(
+            metric(
+                "port_state",
+                &[("port", &port.name), ("state", &port.state)]
+            ),
+            1.0
+        );
         let row = |text: &str| -> Vec<String> {
-            let line = text.lines().find(|line| line.starts_with(&format!("{} ", port.name)));
+            let line = text
+                .lines()
+                .find(|line| line.starts_with(&format!("{} ", port.name)));
             let line = line.unwrap_or_else(|| panic!("no row {} in\n{text}", port.name));
             line.split_whitespace().map(str::to_owned).collect()
         };
         let (in_stats, in_top) = (row(&table), row(&top));
         assert_eq!(in_stats[1], port.state);
-        assert_eq!(in_stats[2..6], [port.rx_packets, port.rx_bytes, port.tx_packets, port.tx_bytes].map(|n| n.to_string()));
+        assert_eq!(
+            in_stats[2..6],
+            [
+                port.rx_packets,
+                port.rx_bytes,
+                port.tx_packets,
+                port.tx_bytes
+            ]
+            .map(|n| n.to_string())
+        );
         // State, dropped and kernel drops.
         assert_eq!(in_top[1], in_stats[1]);
         assert_eq!(in_top[in_top.len() - 2..], in_stats[6..8]);
         assert!(list.contains(&port.name), "{list}");
     }
     let oversize = format!("oversize {}", by_signal.way("r0", "r1").dropped["oversize"]);
-    assert!(table.contains(&oversize) && top.contains(&oversize), "{table}\n{top}");
+    assert!(
+        table.contains(&oversize) && top.contains(&oversize),
+        "{table}\n{top}"
+    );
 }
 
 /// What Prometheus' own tool says of names, types and units; where it is not installed, the test says so.
@@ -170,7 +230,13 @@ fn promtool_finds_nothing_wrong() {
         return;
     };
     let got = http(&chain.net, port, "get /metrics");
-    assert_eq!((&got[0][0], &got[0][1]), (&json!(200), &json!("text/plain; version=0.0.4; charset=utf-8")));
+    assert_eq!(
+        (&got[0][0], &got[0][1]),
+        (
+            &json!(200),
+            &json!("text/plain; version=0.0.4; charset=utf-8")
+        )
+    );
     let started = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -178,14 +244,22 @@ fn promtool_finds_nothing_wrong() {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut promtool) = started else {
-        let _ = writeln!(std::io::stderr(), "not checked with promtool: install prometheus (Debian)");
+        let _ = writeln!(
+            std::io::stderr(),
+            "not checked with promtool: install prometheus (Debian)"
+        );
         return;
     };
     let mut stdin = promtool.stdin.take().expect("stdin is piped");
-    stdin.write_all(got[0][2].as_str().expect("a body").as_bytes()).expect("it reads");
+    stdin
+        .write_all(got[0][2].as_str().expect("a body").as_bytes())
+        .expect("it reads");
     drop(stdin);
     let output = promtool.wait_with_output().expect("it ends");
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -200,11 +274,17 @@ fn health_follows_the_ports() {
     assert!(eventually(PATIENCE, || status("/readyz") == 503));
     assert_eq!(status("/healthz"), 200);
     let got = http(net, port, "get /readyz /metrics /nothing /");
-    assert!(got[0][2].as_str().expect("a body").contains("r1 is down"), "{got}");
+    assert!(
+        got[0][2].as_str().expect("a body").contains("r1 is down"),
+        "{got}"
+    );
     let state = "l2relay_port_state{port=\"r1\",state=\"down\"} 1";
     assert!(got[1][2].as_str().expect("a body").contains(state));
     assert_eq!(got[2][0], 404);
-    assert_eq!((&got[3][0], &got[3][1]), (&json!(200), &json!("text/html; charset=utf-8")));
+    assert_eq!(
+        (&got[3][0], &got[3][1]),
+        (&json!(200), &json!("text/html; charset=utf-8"))
+    );
     relay.stop(Signal::Term);
 }
 
@@ -236,12 +316,18 @@ fn misuse_harms_nobody() {
         ("head", "HTTP/1.1 200"),
     ] {
         let line = answers[name].as_str().expect("a line");
-        assert!(line.starts_with(status) && (line.is_empty() == status.is_empty()), "{name}: {line:?}");
+        assert!(
+            line.starts_with(status) && (line.is_empty() == status.is_empty()),
+            "{name}: {line:?}"
+        );
     }
     // More than fits: an answer, or the connection is reset while the rest comes in.
     for name in ["long path", "long header"] {
         let line = answers[name].as_str().expect("a line");
-        assert!(line.is_empty() || line.starts_with("HTTP/1.1 4"), "{name}: {line:?}");
+        assert!(
+            line.is_empty() || line.starts_with("HTTP/1.1 4"),
+            "{name}: {line:?}"
+        );
     }
 
     let mut crowd = Held::start(net, port, "crowd 1000");
@@ -249,24 +335,38 @@ fn misuse_harms_nobody() {
     let mut slow = Held::start(net, port, "slow");
     let start = Instant::now();
     assert_eq!(http(net, port, "get /metrics")[0][0], 200);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
     let (during, _) = relay.descriptors_and_threads();
-    assert!(during <= before + 128, "{before} descriptors, then {during}");
+    assert!(
+        during <= before + 128,
+        "{before} descriptors, then {during}"
+    );
     let frames: Vec<Vec<u8>> = (60..100).map(|size| plain(size, size as u32)).collect();
     send_raw(net, "client", "c0", &frames);
-    relay.snapshot_when("forwarded all", |snapshot| snapshot.way("r0", "r1").tx_packets == frames.len() as u64);
+    relay.snapshot_when("forwarded all", |snapshot| {
+        snapshot.way("r0", "r1").tx_packets == frames.len() as u64
+    });
 
     let cut_off = slow.line().as_f64().expect("seconds");
     assert!((8.0..15.0).contains(&cut_off), "{cut_off} s");
     // Whoever says nothing is sent away after a while.
-    assert!(eventually(PATIENCE, || relay.descriptors_and_threads() == (before, threads)));
+    assert!(eventually(PATIENCE, || relay.descriptors_and_threads()
+        == (before, threads)));
     assert_eq!(crowd.finish(), 1000);
 
     let mut crowd = Held::start(net, port, "crowd 50");
     assert_eq!(crowd.line(), "open");
     let start = Instant::now();
     relay.stop(Signal::Term);
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 /// A client that stays.
@@ -314,11 +414,26 @@ fn an_address_that_is_taken_is_one_mistake_among_others() {
     let net = &chain.net;
     net.veth(("relay", "x0"), ("relay", "x1"));
     let port = port.to_string();
-    let args = ["run", "--pair", "x0,x1", "--mac", "none", "--ring", "1", "--metrics", &port];
+    let args = [
+        "run",
+        "--pair",
+        "x0,x1",
+        "--mac",
+        "none",
+        "--ring",
+        "1",
+        "--metrics",
+        &port,
+    ];
     let output = attempt(net, "relay", &[], &args);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
-    for part in ["Address already in use", "another port", "\"none\"", "--ring 1"] {
+    for part in [
+        "Address already in use",
+        "another port",
+        "\"none\"",
+        "--ring 1",
+    ] {
         assert!(said.contains(part), "no {part:?} in\n{said}");
     }
     for (address, part) in [
@@ -326,15 +441,35 @@ fn an_address_that_is_taken_is_one_mistake_among_others() {
         ("example.org", "ADDRESS:PORT"),
         ("70000", "ADDRESS:PORT"),
     ] {
-        let output = attempt(net, "relay", &[], &["run", "--pair", "x0,x1", "--metrics", address]);
+        let output = attempt(
+            net,
+            "relay",
+            &[],
+            &["run", "--pair", "x0,x1", "--metrics", address],
+        );
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && said.contains(part), "{said}");
+        assert!(
+            output.status.code() == Some(2) && said.contains(part),
+            "{said}"
+        );
     }
 
-    let open = Relay::start(net, "relay", &["--pair", "x0,x1", "--no-control", "--metrics", "0.0.0.0:0"]);
-    assert!(open.said().contains("whoever reaches this address"), "{}", open.said());
+    let open = Relay::start(
+        net,
+        "relay",
+        &["--pair", "x0,x1", "--no-control", "--metrics", "0.0.0.0:0"],
+    );
+    assert!(
+        open.said().contains("whoever reaches this address"),
+        "{}",
+        open.said()
+    );
     let listening = net.sh("relay", "ss -ltnH");
-    assert_eq!(listening.matches("0.0.0.0:").count() - listening.matches("0.0.0.0:*").count(), 1, "{listening}");
+    assert_eq!(
+        listening.matches("0.0.0.0:").count() - listening.matches("0.0.0.0:*").count(),
+        1,
+        "{listening}"
+    );
     assert_eq!(listening.matches("127.0.0.1:").count(), 1, "{listening}");
     open.stop(Signal::Term);
 }
@@ -350,7 +485,10 @@ fn top_works_on_a_terminal() {
     let mut top = Terminal::start(net, &args);
     let screen = top.wait("r0>r1");
     assert_eq!(screen.len(), 24);
-    assert!(screen[0].contains(&name) && screen[23].contains("q quit"), "{screen:#?}");
+    assert!(
+        screen[0].contains(&name) && screen[23].contains("q quit"),
+        "{screen:#?}"
+    );
     send_raw(net, "client", "c0", &vec![plain(100, 1); 60]);
     top.wait("█");
 
@@ -376,7 +514,8 @@ fn top_works_on_a_terminal() {
     relay.stop(Signal::Term);
     top.wait("waiting for it");
     let again = Relay::start(net, "relay", &["--pair", "r0,r1", "--name", &name]);
-    assert!(eventually(PATIENCE, || !top.wait("l2relay")[0].contains("waiting for it")));
+    assert!(eventually(PATIENCE, || !top.wait("l2relay")[0]
+        .contains("waiting for it")));
     top.ask(&json!(["keys", "q"]));
     let end = top.ask(&json!(["end"]));
     assert_eq!(end, json!([0, ["entered", "left"], true, true]));
@@ -384,14 +523,24 @@ fn top_works_on_a_terminal() {
     for signal in ["INT", "TERM"] {
         let mut top = Terminal::start(net, &args);
         top.wait("r0>r1");
-        net.sh("relay", &format!("pkill -{signal} -f 'l2relay top --name {name} '"));
-        assert_eq!(top.ask(&json!(["end"])), json!([0, ["entered", "left"], true, true]), "{signal}");
+        net.sh(
+            "relay",
+            &format!("pkill -{signal} -f 'l2relay top --name {name} '"),
+        );
+        assert_eq!(
+            top.ask(&json!(["end"])),
+            json!([0, ["entered", "left"], true, true]),
+            "{signal}"
+        );
     }
     again.stop(Signal::Term);
 
     let output = attempt(net, "relay", &[], &["top"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(2) && said.contains("--once"), "{said}");
+    assert!(
+        output.status.code() == Some(2) && said.contains("--once"),
+        "{said}"
+    );
     let mut none = Terminal::start(net, &args);
     none.wait("no relay called");
     assert_eq!(none.ask(&json!(["end"]))[0], 2);
@@ -429,7 +578,11 @@ impl Terminal {
     fn wait(&mut self, text: &str) -> Vec<String> {
         let answer = self.ask(&json!(["wait", text]));
         let screen: Vec<String> = serde_json::from_value(answer["screen"].clone()).expect("lines");
-        assert!(answer["found"] == true, "no {text:?} on\n{}", screen.join("\n"));
+        assert!(
+            answer["found"] == true,
+            "no {text:?} on\n{}",
+            screen.join("\n")
+        );
         screen
     }
 }

@@ -68,7 +68,11 @@ impl Top {
         if let Some(now) = &self.now {
             let up = uptime(now.uptime_s);
             let every = self.every.as_secs_f64();
-            let counts = format!("  up {up}  {} ports  {} lanes  every {every} s", now.ports.len(), now.lanes.len());
+            let counts = format!(
+                "  up {up}  {} ports  {} lanes  every {every} s",
+                now.ports.len(),
+                now.lanes.len()
+            );
             spans.push(Span::raw(counts));
         }
         if self.paused {
@@ -81,9 +85,16 @@ impl Top {
 
     fn keys(&self, shown: usize) -> Line<'_> {
         let all = self.now.as_ref().map_or(0, |now| now.lanes.len());
-        let keys = format!("q quit  space pause  s sort: {}  r plots anew", self.order.name());
+        let keys = format!(
+            "q quit  space pause  s sort: {}  r plots anew",
+            self.order.name()
+        );
         let part = if shown < all {
-            format!("  up/down lanes {}-{} of {all}", self.first + 1, self.first + shown)
+            format!(
+                "  up/down lanes {}-{} of {all}",
+                self.first + 1,
+                self.first + shown
+            )
         } else {
             String::new()
         };
@@ -104,7 +115,11 @@ impl Top {
                 }
             }
             let state = Style::new();
-            let state = if port.state == PortState::Up { state } else { BAD };
+            let state = if port.state == PortState::Up {
+                state
+            } else {
+                BAD
+            };
             let count = |count: u64| {
                 let style = if count > 0 { BAD } else { Style::new() };
                 Line::styled(count.to_string(), style).right_aligned()
@@ -120,7 +135,16 @@ impl Top {
                 count(port.kernel_drops),
             ])
         };
-        let head = ["port", "state", "in pps", "in bit/s", "out pps", "out bit/s", "dropped", "kernel drops"];
+        let head = [
+            "port",
+            "state",
+            "in pps",
+            "in bit/s",
+            "out pps",
+            "out bit/s",
+            "dropped",
+            "kernel drops",
+        ];
         let head = head.into_iter().enumerate().map(|(at, text)| match at {
             0 | 1 => Line::raw(text),
             _ => right(text.into()),
@@ -137,7 +161,11 @@ impl Top {
         let columns: Vec<Constraint> = columns.into_iter().chain([Constraint::Fill(1)]).collect();
         let row = |lane: &&LaneSnapshot| {
             let lost_pps = self.newest(&lane.name).lost_pps;
-            let name = if self.is_marked(lane) { BAD } else { Style::new() };
+            let name = if self.is_marked(lane) {
+                BAD
+            } else {
+                Style::new()
+            };
             let losing = if lost_pps > 0.0 { BAD } else { Style::new() };
             Row::new([
                 Line::styled(lane.name.clone(), name),
@@ -153,7 +181,10 @@ impl Top {
             0 => Line::raw(text),
             _ => right(text.into()),
         });
-        let head = head.chain([Line::raw(format!("in pps, each {} s", self.every.as_secs_f64()))]);
+        let head = head.chain([Line::raw(format!(
+            "in pps, each {} s",
+            self.every.as_secs_f64()
+        ))]);
         let rows = lanes.iter().skip(self.first).map(row);
         let table = Table::new(rows, columns.clone()).header(Row::new(head).style(HEAD));
         Widget::render(table, area, buffer);
@@ -177,7 +208,11 @@ impl Top {
             SparklineBar::from(point.rx_pps as u64).style(Some(style))
         });
         let bars: Vec<SparklineBar> = bars.collect();
-        let set = if self.utf8 { bar::NINE_LEVELS } else { ASCII_BARS };
+        let set = if self.utf8 {
+            bar::NINE_LEVELS
+        } else {
+            ASCII_BARS
+        };
         Sparkline::default()
             .direction(RenderDirection::RightToLeft)
             .bar_set(set)
@@ -197,7 +232,11 @@ impl Top {
             if lane.kernel_drops > 0 {
                 text += &format!(" kernel_drops {}", lane.kernel_drops);
             }
-            let style = if self.is_marked(lane) { BAD } else { Style::new() };
+            let style = if self.is_marked(lane) {
+                BAD
+            } else {
+                Style::new()
+            };
             Line::styled(text, style).render(y, buffer);
         }
     }
@@ -269,7 +308,13 @@ mod tests {
             };
             LaneSnapshot::new(format!("{rx}>{tx}"), rx, tx, tally)
         };
-        let state = |at| if at == 1 { PortState::Down } else { PortState::Up };
+        let state = |at| {
+            if at == 1 {
+                PortState::Down
+            } else {
+                PortState::Up
+            }
+        };
         let ports = (0..2 * pairs).map(|at| (name(at), state(at))).collect();
         let lanes = (0..2 * pairs).map(lane).collect();
         let times = [Duration::from_secs(seconds); 2];
@@ -314,7 +359,10 @@ mod tests {
         ];
         assert_eq!(shown[..10], expected, "{shown:#?}");
         assert!(shown[10..23].iter().all(String::is_empty));
-        assert_eq!(shown[23], "q quit  space pause  s sort: pairs  r plots anew");
+        assert_eq!(
+            shown[23],
+            "q quit  space pause  s sort: pairs  r plots anew"
+        );
     }
 
     #[test]
@@ -326,7 +374,9 @@ mod tests {
             top.render(area, &mut buffer);
             buffer[(x, y)].style()
         };
-        let is_bad = |style: Style| style.fg == Some(Color::Red) && style.add_modifier.contains(Modifier::BOLD);
+        let is_bad = |style: Style| {
+            style.fg == Some(Color::Red) && style.add_modifier.contains(Modifier::BOLD)
+        };
         // The lane, the interval in which it was (the one before the newest), the state of a port, the reason.
         for (x, y) in [(0, 6), (78, 6), (9, 3), (0, 9)] {
             assert!(is_bad(style(&top, x, y)), "{x} {y}");
@@ -345,12 +395,19 @@ mod tests {
         let mut top = top(32);
         let shown = screen(&mut top, 80, 24);
         let lanes = |shown: &[String]| -> Vec<String> {
-            let named = shown.iter().filter(|line| line.contains('>') && !line.contains("lost "));
-            named.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+            let named = shown
+                .iter()
+                .filter(|line| line.contains('>') && !line.contains("lost "));
+            named
+                .map(|line| line.split(' ').next().unwrap().to_owned())
+                .collect()
         };
         assert_eq!(lanes(&shown)[..2], ["p0>p1", "p1>p0"]);
         let room = lanes(&shown).len();
-        assert!(room >= 8 && shown[23].contains(&format!("lanes 1-{room} of 64")), "{shown:#?}");
+        assert!(
+            room >= 8 && shown[23].contains(&format!("lanes 1-{room} of 64")),
+            "{shown:#?}"
+        );
         top.press(Key::Scroll(isize::MAX));
         let shown = screen(&mut top, 80, 24);
         assert_eq!(lanes(&shown).last().unwrap(), "p63>p62");
@@ -361,7 +418,12 @@ mod tests {
         top.press(Key::Scroll(isize::MIN));
         for first in ["p0>p1", "p63>p62", "p0>p1"] {
             top.press(Key::Sort);
-            assert_eq!(lanes(&screen(&mut top, 80, 24))[0], first, "{}", top.order.name());
+            assert_eq!(
+                lanes(&screen(&mut top, 80, 24))[0],
+                first,
+                "{}",
+                top.order.name()
+            );
         }
     }
 
@@ -370,14 +432,20 @@ mod tests {
         let mut top = top(1);
         top.press(Key::Pause);
         top.update(snapshot(20, 1, 500));
-        assert!(screen(&mut top, 80, 24)[0].ends_with("up 00:00:13  2 ports  2 lanes  every 1 s  PAUSED"));
+        assert!(
+            screen(&mut top, 80, 24)[0]
+                .ends_with("up 00:00:13  2 ports  2 lanes  every 1 s  PAUSED")
+        );
         top.press(Key::Pause);
         top.update(News::Silent("relay p0-p1 has ended".into()));
         assert!(screen(&mut top, 120, 24)[0].ends_with("relay p0-p1 has ended; waiting for it"));
         // Started anew: no rates from before, and no plot.
         top.update(snapshot(1, 1, 500));
         let shown = screen(&mut top, 80, 24);
-        assert!(!shown[0].contains("waiting") && !shown[6].contains('█'), "{shown:#?}");
+        assert!(
+            !shown[0].contains("waiting") && !shown[6].contains('█'),
+            "{shown:#?}"
+        );
         assert_eq!(top.points("p0>p1").count(), 0);
     }
 
@@ -393,7 +461,14 @@ mod tests {
             top.resize(area.height);
             top.render(area, &mut buffer);
             let text = plain(&buffer).to_string();
-            assert_eq!(text.lines().filter(|line| line.starts_with('p') && line.contains('>') && !line.contains("lost")).count() as u64, 2 * pairs);
+            assert_eq!(
+                text.lines()
+                    .filter(|line| line.starts_with('p')
+                        && line.contains('>')
+                        && !line.contains("lost"))
+                    .count() as u64,
+                2 * pairs
+            );
             assert!(!text.contains("q quit"));
         }
     }

@@ -143,10 +143,15 @@ impl Top {
             .map(|lane| (lane.name.as_str(), lost(lane)))
             .collect();
         for lane in &snapshot.lanes {
-            let new = lost(lane).saturating_sub(lost_before.get(lane.name.as_str()).copied().unwrap_or(0));
+            let new = lost(lane)
+                .saturating_sub(lost_before.get(lane.name.as_str()).copied().unwrap_or(0));
             let point = Point {
                 rx_pps: lane.rates.rx_pps,
-                lost_pps: if seconds > 0.0 { new as f64 / seconds } else { 0.0 },
+                lost_pps: if seconds > 0.0 {
+                    new as f64 / seconds
+                } else {
+                    0.0
+                },
             };
             let history = self.lanes.entry(lane.name.clone()).or_default();
             history.points.push_front(point);
