@@ -74,9 +74,10 @@ impl TopArgs {
             return once(relay, top, every);
         }
         let (fetched, news) = bounded(1);
-        thread::spawn(move || fetch(relay, every, &fetched));
         let failed = |source| Error::system("draw on", "the terminal", source, "");
+        // Before the thread starts: it is to leave them to us.
         let signals = Signals::block().map_err(failed)?;
+        thread::spawn(move || fetch(relay, every, &fetched));
         let mut screen = Screen::open().map_err(failed)?;
         watch(&mut screen, signals, &mut top, &news).map_err(failed)?;
         Ok(ExitCode::SUCCESS)

@@ -5,6 +5,7 @@
 One JSON list a line on standard input, one JSON value a line back:
     ["wait", TEXT]          {"found", "screen"}, once TEXT is on it or 20 s have passed
     ["keys", TEXT]          types it
+    ["signal", NUMBER]      sends it to the program
     ["resize", ROWS, COLS]  as a user does with the window
     ["end"]                 waits for the end of the program: [status, what became of the alternate screen, is the cursor shown, is the
                             line mode what it was]; null if it does not end
@@ -95,6 +96,8 @@ for line in sys.stdin:
         answer = os.write(master, with_[0].encode())
     elif what == "resize":
         answer = resize(*with_)
+    elif what == "signal":
+        answer = os.kill(child, with_[0])
     else:
         answer = end()
     print(json.dumps(answer), flush=True)

@@ -60,25 +60,26 @@ impl Widget for &Top {
 }
 
 impl Top {
+    /// What is amiss comes first: the rest may be cut off.
     fn title(&self) -> Line<'_> {
-        let mut spans = vec![Span::styled(
-            format!("l2relay {}", self.relay),
-            Style::new().add_modifier(Modifier::BOLD),
-        )];
-        if let Some(now) = &self.now {
-            let up = uptime(now.uptime_s);
-            let every = self.every.as_secs_f64();
-            let counts = format!(
-                "  up {up}  {} ports  {} lanes  every {every} s",
-                now.ports.len(),
-                now.lanes.len()
-            );
-            spans.push(Span::raw(counts));
-        }
+        let mut spans = Vec::new();
         if self.paused {
-            spans.push(Span::styled("  PAUSED", BAD));
-        } else if let Some(why) = &self.trouble {
-            spans.push(Span::styled(format!("  {why}; waiting for it"), BAD));
+            spans.push(Span::styled("PAUSED ", BAD));
+        } else if self.trouble.is_some() {
+            spans.push(Span::styled("WAITING ", BAD));
+        }
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        spans.push(Span::styled(format!("l2relay {}", self.relay), bold));
+        if let Some(why) = &self.trouble {
+            spans.push(Span::styled(format!("  {why}"), BAD));
+        } else if let Some(now) = &self.now {
+            spans.push(Span::raw(format!(
+                "  up {}  {} ports  {} lanes  every {} s",
+                uptime(now.uptime_s),
+                now.ports.len(),
+                now.lanes.len(),
+                self.every.as_secs_f64()
+            )));
         }
         Line::from(spans)
     }
@@ -432,18 +433,18 @@ mod tests {
         let mut top = top(1);
         top.press(Key::Pause);
         top.update(snapshot(20, 1, 500));
-        assert!(
-            screen(&mut top, 80, 24)[0]
-                .ends_with("up 00:00:13  2 ports  2 lanes  every 1 s  PAUSED")
-        );
+        assert!(screen(&mut top, 80, 24)[0].starts_with("PAUSED l2relay p0-p1  up 00:00:13"));
         top.press(Key::Pause);
         top.update(News::Silent("relay p0-p1 has ended".into()));
-        assert!(screen(&mut top, 120, 24)[0].ends_with("relay p0-p1 has ended; waiting for it"));
+        assert!(
+            screen(&mut top, 120, 24)[0]
+                .starts_with("WAITING l2relay p0-p1  relay p0-p1 has ended")
+        );
         // Started anew: no rates from before, and no plot.
         top.update(snapshot(1, 1, 500));
         let shown = screen(&mut top, 80, 24);
         assert!(
-            !shown[0].contains("waiting") && !shown[6].contains('█'),
+            !shown[0].contains("WAITING") && !shown[6].contains('█'),
             "{shown:#?}"
         );
         assert_eq!(top.points("p0>p1").count(), 0);

@@ -200,6 +200,10 @@ impl Top {
             return (0, 0, 0);
         };
         let lines = usize::from(self.height).saturating_sub(FRAME);
+        let all = (now.ports.len(), now.lanes.len(), self.losing().len().max(1));
+        if all.0 + all.1 + all.2 <= lines {
+            return all;
+        }
         // Lanes matter most; losses more than ports.
         let losses = self.losing().len().clamp(1, (lines / 4).max(1));
         let ports = now.ports.len().min((lines / 3).max(1));
