@@ -20,6 +20,7 @@ use crate::{
     error::{Error, Result},
     idle::IdlePolicy,
     lane::Lane,
+    stage::Stage,
     sys::event::{Poller, Wake},
 };
 
@@ -46,6 +47,12 @@ enum Command {
     Add(LaneId, Box<Lane>),
     /// Closes lanes, forwards what they hold, and hands them back.
     Remove(Vec<LaneId>, Sender<Vec<(LaneId, Box<Lane>)>>),
+    /// Hands lanes back as they are.
+    Take(Vec<LaneId>, Sender<Vec<(LaneId, Box<Lane>)>>),
+    /// Gives a lane other stages, where they hold no frames.
+    Edit(LaneId, Vec<Box<dyn Stage>>),
+    /// Waits in another way from now on.
+    Idle(IdlePolicy),
     /// Publishes every counter, those of the kernel included, and says so.
     Refresh(Sender<()>),
 }
@@ -124,6 +131,23 @@ impl Worker {
         let (reply, lanes) = unbounded();
         self.send(Command::Remove(ids, reply));
         lanes.recv().unwrap_or_default()
+    }
+
+    /// Takes lanes away as they are, for another worker. Frames wait meanwhile.
+    pub fn take(&self, ids: Vec<LaneId>) -> Vec<(LaneId, Box<Lane>)> {
+        let (reply, lanes) = unbounded();
+        self.send(Command::Take(ids, reply));
+        lanes.recv().unwrap_or_default()
+    }
+
+    /// Exchanges a lane's stages between two turns; those that hold frames stay.
+    pub fn edit(&self, id: LaneId, edits: Vec<Box<dyn Stage>>) {
+        self.send(Command::Edit(id, edits));
+    }
+
+    /// Has it wait in another way from now on.
+    pub fn set_idle(&self, idle: IdlePolicy) {
+        self.send(Command::Idle(idle));
     }
 
     /// Has the counters of all lanes published, those of the kernel included. What is returned says when it is done.
@@ -240,12 +264,18 @@ impl Turner {
             match self.inbox.try_recv() {
                 Ok(Command::Add(id, lane)) => self.lanes.push((id, lane)),
                 Ok(Command::Remove(ids, reply)) => {
-                    let taken = self
-                        .lanes
-                        .extract_if(.., |(id, _)| ids.contains(id))
-                        .collect();
+                    let taken = self.take(&ids);
                     let _ = reply.send(self.finish(taken));
                 }
+                Ok(Command::Take(ids, reply)) => {
+                    let _ = reply.send(self.take(&ids));
+                }
+                Ok(Command::Edit(id, edits)) => {
+                    if let Some((_, lane)) = self.lanes.iter_mut().find(|(of, _)| *of == id) {
+                        lane.edit(edits);
+                    }
+                }
+                Ok(Command::Idle(idle)) => self.idle = idle,
                 Ok(Command::Refresh(reply)) => {
                     self.lanes.iter_mut().for_each(|(_, lane)| lane.refresh());
                     let _ = reply.send(());
@@ -258,6 +288,11 @@ impl Turner {
                 }
             }
         }
+    }
+
+    fn take(&mut self, ids: &[LaneId]) -> Vec<(LaneId, Box<Lane>)> {
+        let taken = self.lanes.extract_if(.., |(id, _)| ids.contains(id));
+        taken.collect()
     }
 
     /// Closes lanes and turns them until they are empty; the others go on meanwhile.

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 
 pub use check::CheckArgs;
 pub use print::{Printer, print};
-pub use remote::{HealthArgs, PsArgs, StatsArgs, StopArgs, Target};
+pub use remote::{HealthArgs, PsArgs, SetArgs, StatsArgs, StopArgs, Target};
 pub use run::{RunArgs, Settings};
 pub use top::TopArgs;
 
@@ -38,6 +38,8 @@ pub enum Command {
     Top(TopArgs),
     /// Tell whether a relay works: for Docker, Kubernetes and scripts
     Health(HealthArgs),
+    /// Change settings of a relay that runs, without stopping it
+    Set(SetArgs),
     /// Stop a relay, as SIGTERM does, and wait for its end
     Stop(StopArgs),
 }
