@@ -6,6 +6,7 @@
 use std::fmt::{Display, Write};
 
 use crate::{
+    activity::FIRST_TURN_NS,
     snapshot::{LaneSnapshot, PortState, Snapshot},
     stats::Reason,
 };
@@ -74,12 +75,82 @@ pub fn text(snapshot: &Snapshot, start_s: f64) -> String {
             );
         }
     }
-    out.family("held_packets", "gauge", "Packets inside the lane.");
-    for lane in &snapshot.lanes {
-        out.sample(&[("lane", &lane.name), ("port", &lane.tx)], lane.held);
+    for (name, help, level) in LEVELS {
+        out.family(name, "gauge", help);
+        for lane in &snapshot.lanes {
+            out.sample(&[("lane", &lane.name), ("port", &lane.tx)], level(lane));
+        }
     }
+    workers(&mut out, snapshot);
     out.text
 }
+
+/// What workers do with their time.
+fn workers(out: &mut Exposition, snapshot: &Snapshot) {
+    let ids: Vec<String> = (0..snapshot.workers.len())
+        .map(|at| at.to_string())
+        .collect();
+    let workers = || ids.iter().zip(&snapshot.workers);
+    out.family(
+        "worker_seconds_total",
+        "counter",
+        "Time of the worker in turns that moved frames (busy), that found none (looking), and asleep.",
+    );
+    for (id, worker) in workers() {
+        let times = [
+            ("busy", worker.busy_s),
+            ("looking", worker.looking_s),
+            ("asleep", worker.asleep_s),
+        ];
+        for (state, seconds) in times {
+            out.sample(&[("worker", id), ("state", state)], seconds);
+        }
+    }
+    out.family(
+        "turn_seconds",
+        "histogram",
+        "How long turns of all the worker's lanes took that moved frames.",
+    );
+    for (id, worker) in workers() {
+        let limit = |at: usize| ((FIRST_TURN_NS << at) as f64 / 1e9).to_string();
+        out.buckets(id, &worker.turns, limit, Some(worker.busy_s));
+    }
+    out.family(
+        "burst_frames",
+        "histogram",
+        "How many frames a lane's turn moved, of those that moved some.",
+    );
+    for (id, worker) in workers() {
+        out.buckets(
+            id,
+            &worker.bursts,
+            |at| ((2u64 << at) - 1).to_string(),
+            None,
+        );
+    }
+}
+
+/// A gauge of lanes: name, help, value.
+type Level = (&'static str, &'static str, fn(&LaneSnapshot) -> u64);
+
+const LEVELS: [Level; 4] = [
+    ("held_packets", "Packets inside the lane.", |lane| lane.held),
+    (
+        "pool_used_buffers",
+        "Buffers of the lane's pool that are in use, by the lane or by the kernel.",
+        |lane| lane.pool_used,
+    ),
+    (
+        "pool_size_buffers",
+        "Buffers that the lane's pool has.",
+        |lane| lane.pool_size,
+    ),
+    (
+        "tx_room_frames",
+        "Frames that the ring or socket which the lane sends by would take now.",
+        |lane| lane.tx_room,
+    ),
+];
 
 /// A counter of lanes.
 struct Counter {
@@ -144,6 +215,32 @@ impl Exposition {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
+    /// A worker's histogram; `limit` is the largest value of a bucket, but the last has none.
+    fn buckets(
+        &mut self,
+        worker: &str,
+        counts: &[u64],
+        limit: impl Fn(usize) -> String,
+        sum: Option<f64>,
+    ) {
+        let name = self.name.clone();
+        let mut total = 0;
+        self.name = format!("{name}_bucket");
+        for (at, count) in counts.iter().enumerate() {
+            total += count;
+            let last = at + 1 == counts.len();
+            let limit = if last { "+Inf".to_owned() } else { limit(at) };
+            self.sample(&[("worker", worker), ("le", &limit)], total);
+        }
+        if let Some(sum) = sum {
+            self.name = format!("{name}_sum");
+            self.sample(&[("worker", worker)], sum);
+        }
+        self.name = format!("{name}_count");
+        self.sample(&[("worker", worker)], total);
+        self.name = name;
+    }
+
     fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(&self.name);
         let mut before = '{';
@@ -171,7 +268,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::stats::Tally;
+    use crate::{
+        snapshot::WorkerSnapshot,
+        stats::{Levels, Tally},
+    };
 
     fn sample() -> Snapshot {
         let mut tally = Tally {
@@ -185,9 +285,27 @@ mod tests {
             ..Tally::default()
         };
         tally.dropped[Reason::TxFull as usize] = 3;
-        let lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally);
+        let levels = Levels {
+            pool_used: 30,
+            pool_size: 40,
+            tx_room: 50,
+        };
+        let lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally, levels);
+        let worker = WorkerSnapshot {
+            busy_s: 1.5,
+            asleep_s: 7.5,
+            bursts: vec![3, 4, 5],
+            turns: vec![2, 0, 7],
+            ..WorkerSnapshot::default()
+        };
         let ports = vec![("a".into(), PortState::Up), ("b".into(), PortState::Gone)];
-        Snapshot::new([Duration::from_secs(9); 2], false, ports, vec![lane])
+        Snapshot::new(
+            [Duration::from_secs(9); 2],
+            false,
+            ports,
+            vec![lane],
+            vec![worker],
+        )
     }
 
     #[test]
@@ -205,6 +323,16 @@ mod tests {
             "l2relay_kernel_dropped_packets_total{lane=\"a>b\",port=\"a\"} 7",
             "l2relay_dropped_packets_total{lane=\"a>b\",port=\"b\",reason=\"tx_full\"} 3",
             "l2relay_dropped_packets_total{lane=\"a>b\",port=\"b\",reason=\"stopped\"} 0",
+            "l2relay_pool_used_buffers{lane=\"a>b\",port=\"b\"} 30",
+            "l2relay_tx_room_frames{lane=\"a>b\",port=\"b\"} 50",
+            "l2relay_worker_seconds_total{worker=\"0\",state=\"asleep\"} 7.5",
+            "l2relay_turn_seconds_bucket{worker=\"0\",le=\"0.000000256\"} 2",
+            "l2relay_turn_seconds_bucket{worker=\"0\",le=\"+Inf\"} 9",
+            "l2relay_turn_seconds_sum{worker=\"0\"} 1.5",
+            "l2relay_turn_seconds_count{worker=\"0\"} 9",
+            "l2relay_burst_frames_bucket{worker=\"0\",le=\"1\"} 3",
+            "l2relay_burst_frames_bucket{worker=\"0\",le=\"3\"} 7",
+            "l2relay_burst_frames_count{worker=\"0\"} 12",
             "l2relay_held_packets{lane=\"a>b\",port=\"b\"} 2",
         ] {
             let count = text.lines().filter(|other| *other == line).count();

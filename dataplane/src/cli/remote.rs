@@ -114,6 +114,14 @@ pub struct SetArgs {
     pub down: Vec<String>,
 }
 
+/// Have a relay read its configuration file again, as SIGHUP does
+#[derive(Args, Clone, Debug)]
+pub struct ReloadArgs {
+    /// Which relay.
+    #[command(flatten)]
+    pub target: Target,
+}
+
 /// How long a relay may take to end: each worker sends what it holds for up to 100 ms, and a slow reader of the last statistics
 /// is waited for.
 const END: Duration = Duration::from_secs(10);
@@ -233,6 +241,16 @@ impl SetArgs {
     }
 }
 
+impl ReloadArgs {
+    /// Has it read, and prints what has changed.
+    ///
+    /// # Errors
+    /// Every mistake in the file at once, or what the kernel refused.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        done(&mut self.target.connect()?, &Request::Reload {})
+    }
+}
+
 impl StopArgs {
     /// Stops it.
     ///
@@ -278,6 +296,18 @@ fn done(relay: &mut Client, request: &Request) -> Result<ExitCode, Error> {
         }
         Response::Done(changes) => written(print(&changes.join("\n"), false)),
         other => Err(strange(relay, &other)),
+    }
+}
+
+/// The settings of a relay that runs, as a configuration file.
+///
+/// # Errors
+/// No relay can be asked.
+pub(super) fn running_config(target: &Target) -> Result<String, Error> {
+    let mut relay = target.connect()?;
+    match ask(&mut relay, &Request::Config {})? {
+        Response::Config(file) => Ok(file),
+        other => Err(strange(&relay, &other)),
     }
 }
 

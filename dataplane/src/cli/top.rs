@@ -76,7 +76,7 @@ impl TopArgs {
         let (fetched, news) = bounded(1);
         let failed = |source| Error::system("draw on", "the terminal", source, "");
         // Before the thread starts: it is to leave them to us.
-        let signals = Signals::block().map_err(failed)?;
+        let signals = Signals::block(true).map_err(failed)?;
         thread::spawn(move || fetch(relay, every, &fetched));
         let mut screen = Screen::open().map_err(failed)?;
         watch(&mut screen, signals, &mut top, &news).map_err(failed)?;
@@ -145,7 +145,7 @@ fn watch(
                 return Ok(());
             }
         }
-        // SIGINT and SIGTERM; SIGUSR1 does what it does to a relay: a snapshot is shown anyway.
+        // Each of them ends it: SIGINT, SIGTERM, a terminal that is gone.
         if signals.next()?.is_some() {
             return Ok(());
         }

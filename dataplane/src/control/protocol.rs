@@ -33,6 +33,10 @@ pub enum Request {
     },
     /// Change settings; those that are not named stay.
     Set(Box<Changes>),
+    /// Read the configuration file again, as SIGHUP does.
+    Reload {},
+    /// The settings in force, as a configuration file.
+    Config {},
     /// Stop, as SIGTERM does. The answer comes at once; the connection ends when everything has been sent and counted.
     Stop {},
 }
@@ -74,6 +78,8 @@ pub enum Response {
     Health(Health),
     /// To [`Request::Stats`].
     Stats(Box<Snapshot>),
+    /// To [`Request::Config`]: TOML.
+    Config(String),
     /// It was done: a sentence for each thing that changed.
     Done(Vec<String>),
     /// It was not done.
@@ -192,7 +198,7 @@ struct Line<T> {
 
 impl Request {
     /// The names of all commands.
-    pub const COMMANDS: &[&str] = &["info", "health", "stats", "set", "stop"];
+    pub const COMMANDS: &[&str] = &["info", "health", "stats", "set", "reload", "config", "stop"];
 
     /// Reads a line.
     ///
@@ -283,6 +289,8 @@ mod tests {
                 down: vec!["a,b".into()],
                 ..Changes::default()
             })),
+            Request::Reload {},
+            Request::Config {},
             Request::Stop {},
         ];
         assert_eq!(all.len(), Request::COMMANDS.len());

@@ -11,7 +11,8 @@ use crate::{
 };
 
 impl Relay {
-    /// Obeys a request. To stop is the caller's business. `name` is the relay's, as its socket has it.
+    /// Obeys a request. To stop, to read settings again and to write them down is the caller's business: it knows where they are
+    /// from. `name` is the relay's, as its socket has it.
     pub fn answer(&self, name: &str, request: Request) -> Response {
         match request {
             Request::Info {} => Response::Info(lock(&self.inner).info(name)),
@@ -26,6 +27,10 @@ impl Relay {
             }
             Request::Set(changes) => self.change(&changes),
             Request::Stop {} => Response::Done(vec!["stopping".into()]),
+            Request::Reload {} | Request::Config {} => Response::Error(Failure {
+                code: FailureCode::Refused,
+                message: "there is no configuration file here".into(),
+            }),
         }
     }
 

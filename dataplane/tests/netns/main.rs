@@ -6,6 +6,7 @@ mod common;
 mod bad_input;
 mod change;
 mod check;
+mod configuration;
 mod control;
 mod encapsulation;
 mod hairpin;

@@ -119,7 +119,8 @@ fn every_way_to_read_it_says_the_same() {
     for (at, lane) in by_signal.lanes.iter().enumerate() {
         let [a, b] = [&stats, &by_http].map(|snapshot| &snapshot["lanes"][at]);
         let (rx, tx) = (lane.rx.as_str(), lane.tx.as_str());
-        let kernel_drops = a["kernel_drops"].as_u64().expect("a count");
+        let level = |field: &str| a[field].as_u64().expect("a count");
+        let kernel_drops = level("kernel_drops");
         for (field, count, metric_name, port) in [
             ("rx_packets", lane.rx_packets, "rx_packets_total", rx),
             ("rx_bytes", lane.rx_bytes, "rx_bytes_total", rx),
@@ -133,6 +134,7 @@ fn every_way_to_read_it_says_the_same() {
                 rx,
             ),
             ("held", lane.held, "held_packets", tx),
+            ("pool_size", level("pool_size"), "pool_size_buffers", tx),
         ] {
             let labels = [("lane", lane.name.as_str()), ("port", port)];
             assert_eq!(
@@ -184,6 +186,15 @@ fn every_way_to_read_it_says_the_same() {
         &["top", "--once", "--interval", "0.1", "--name", &name],
     );
     let list = tell(net, &["ps"]);
+    for text in [&table, &top] {
+        assert!(text.contains("idle") && text.contains(" %"), "{text}");
+    }
+    let times: f64 = ["busy", "looking", "asleep"]
+        .iter()
+        .map(|state| metric("worker_seconds_total", &[("worker", "0"), ("state", state)]))
+        .sum();
+    let uptime = stats["uptime_s"].as_f64().expect("seconds");
+    assert!((uptime - times).abs() < 5.0, "{times} s of {uptime} s");
     for port in &by_signal.ports {
         assert_eq!(
             metric(

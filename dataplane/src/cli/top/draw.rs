@@ -50,10 +50,11 @@ impl Widget for &Top {
             Constraint::Fill(1),
             line(1),
         ]);
-        let [title, port_area, _, lane_area, _, loss_area, _, keys] = parts.areas(area);
+        let [title, port_area, _, lane_area, workers, loss_area, _, keys] = parts.areas(area);
         self.title().render(title, buffer);
         self.render_ports(port_area, buffer);
         self.render_lanes(lane_area, buffer);
+        self.workers().render(workers, buffer);
         self.render_losses(loss_area, buffer);
         self.keys(lanes).render(keys, buffer);
     }
@@ -82,6 +83,20 @@ impl Top {
             )));
         }
         Line::from(spans)
+    }
+
+    fn workers(&self) -> Line<'_> {
+        let workers = self
+            .now
+            .iter()
+            .flat_map(|now| now.workers.iter().enumerate());
+        let idle = workers.map(|(at, worker)| {
+            let which = worker
+                .core
+                .map_or_else(|| at.to_string(), |core| format!("core {core}"));
+            format!("worker {which} idle {:.1} %", worker.idle * 100.0)
+        });
+        Line::styled(idle.collect::<Vec<_>>().join("  "), DIM)
     }
 
     fn keys(&self, shown: usize) -> Line<'_> {
@@ -287,8 +302,8 @@ mod tests {
     use super::*;
     use crate::{
         cli::top::model::{Key, News},
-        snapshot::Snapshot,
-        stats::{Reason, Tally},
+        snapshot::{Snapshot, WorkerSnapshot},
+        stats::{Levels, Reason, Tally},
     };
 
     /// After so many seconds, `pairs` pairs that got 1000 packets a second; the first of them lost some of late.
@@ -307,7 +322,7 @@ mod tests {
                 dropped,
                 ..Tally::default()
             };
-            LaneSnapshot::new(format!("{rx}>{tx}"), rx, tx, tally)
+            LaneSnapshot::new(format!("{rx}>{tx}"), rx, tx, tally, Levels::default())
         };
         let state = |at| {
             if at == 1 {
@@ -318,8 +333,19 @@ mod tests {
         };
         let ports = (0..2 * pairs).map(|at| (name(at), state(at))).collect();
         let lanes = (0..2 * pairs).map(lane).collect();
+        let worker = WorkerSnapshot {
+            busy_s: seconds as f64 / 4.0,
+            asleep_s: seconds as f64 * 0.75,
+            ..WorkerSnapshot::default()
+        };
         let times = [Duration::from_secs(seconds); 2];
-        News::Snapshot(Box::new(Snapshot::new(times, false, ports, lanes)))
+        News::Snapshot(Box::new(Snapshot::new(
+            times,
+            false,
+            ports,
+            lanes,
+            vec![worker],
+        )))
     }
 
     fn screen(top: &mut Top, width: u16, height: u16) -> Vec<String> {
