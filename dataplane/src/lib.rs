@@ -41,6 +41,7 @@
 //! | [`relay`] | the composition root: from settings to running workers |
 //! | [`config`] | settings, and every mistake in them at once |
 //! | [`snapshot`] | what was counted, for tables and JSON |
+//! | [`metrics`] | the same for Prometheus |
 //! | [`check`] | what this machine and its interfaces allow |
 //! | [`interface`] | what the kernel says about interfaces |
 //! | [`netns`] | opening things in another network namespace |
@@ -63,6 +64,7 @@ pub mod interface;
 mod join;
 pub mod lane;
 pub mod memory;
+pub mod metrics;
 pub mod port;
 pub mod relay;
 pub mod snapshot;

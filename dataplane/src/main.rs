@@ -15,6 +15,7 @@ use l2relay::{
     config::Config,
     control::{
         Control, Wait,
+        http::{self, Http},
         place::{self, Unclaimed},
         protocol::{Request, Response},
         server::Server,
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Config(args) => args.run(&source(args.run.clone())),
         Command::Ps(args) => args.run(),
         Command::Stats(args) => args.run(),
+        Command::Top(args) => args.run(),
         Command::Health(args) => args.run(),
         Command::Set(args) => args.run(),
         Command::Reload(args) => args.run(),
@@ -76,6 +78,8 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
         false => None,
     };
     let name = serve(&mut control, claim)?;
+    let listener = settings.metrics.map(http::listen).transpose();
+    let listener = listener.map_err(|mistake| Error::Config(vec![mistake]))?;
     let printer = Printer::start(settings.json);
     let (config, patience) = (&settings.config, settings.wait_ports);
     let Some(relay) = start(&mut control, config, patience, format, |last| {
@@ -88,6 +92,11 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
     relay.describe().iter().for_each(|line| say(format, line));
     if !name.is_empty() {
         say(format, &format!("name {name}"));
+    }
+    let http = listener.map(|listener| Http::start(listener, &name, relay.reader()));
+    let http = http.transpose()?;
+    if let Some(http) = &http {
+        say(format, &http.to_string());
     }
     say(format, "ready");
     notify(&[NotifyState::Ready, NotifyState::Status("relaying")]);
@@ -137,6 +146,9 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
             control.show_every(settings.stats_interval_s);
         }
     }
+    if let Some(http) = http {
+        http.stop();
+    }
     notify(&[NotifyState::Stopping]);
     printer.finish(&relay.stop());
     Ok(ExitCode::SUCCESS)
@@ -156,12 +168,13 @@ fn reload(relay: &Relay, source: &Source, settings: &mut Settings) -> Result<Vec
             name,
             control,
             log_format,
+            metrics,
             ..
         } = settings.clone();
-        (json, name, control, log_format)
+        (json, name, control, log_format, metrics)
     };
     if fixed(settings) != fixed(&new) {
-        done.push("json, name, no-control and log-format change at the next start".into());
+        done.push("json, name, no-control, log-format and metrics change at the next start".into());
     }
     settings.stats_interval_s = new.stats_interval_s;
     settings.config = new.config;

@@ -19,6 +19,7 @@ mod device;
 mod emulation;
 mod kernel;
 mod links;
+mod reader;
 mod slots;
 
 use std::{
@@ -48,6 +49,8 @@ use crate::{
     stats::{Counters, Tally},
     worker::{LaneId, Worker},
 };
+
+pub use reader::Reader;
 
 /// How long to wait before a pair that could not be opened is tried again: doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);

@@ -486,7 +486,7 @@ impl fmt::Display for Snapshot {
 }
 
 /// A number with an SI prefix and three or four digits: `1.234 M`.
-fn si(value: f64) -> String {
+pub(crate) fn si(value: f64) -> String {
     let (scaled, prefix) = match value {
         v if v >= 1e9 => (v / 1e9, " G"),
         v if v >= 1e6 => (v / 1e6, " M"),

@@ -62,6 +62,9 @@ pub fn to_toml(settings: &Settings) -> String {
     if let Some(name) = &settings.name {
         put("name", text(name));
     }
+    if let Some(address) = settings.metrics {
+        put("metrics", text(address));
+    }
     put("no-control", Value::Boolean(!settings.control));
     if !settings.wait_ports.is_zero() {
         put(
@@ -119,6 +122,7 @@ mod tests {
             "--no-promisc",
             "--wait-ports=2",
             "--log-format=json",
+            "--metrics=[::1]:8080",
         ];
         let settings = source(&words).settings(false).unwrap();
         let printed = to_toml(&settings);

@@ -9,6 +9,7 @@ mod log;
 mod print;
 mod remote;
 mod run;
+mod top;
 mod wait;
 
 use clap::{Parser, Subcommand};
@@ -21,6 +22,7 @@ pub use log::{LogFormat, say, start as start_log};
 pub use print::{Printer, print};
 pub use remote::{HealthArgs, PsArgs, ReloadArgs, SetArgs, StatsArgs, StopArgs, Target};
 pub use run::{RunArgs, Settings};
+pub use top::TopArgs;
 pub use wait::ports_are_there;
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
@@ -47,6 +49,8 @@ pub enum Command {
     Ps(PsArgs),
     /// Print what a relay has counted
     Stats(StatsArgs),
+    /// Show a relay's ports and lanes on the terminal, live
+    Top(TopArgs),
     /// Tell whether a relay works: for Docker, Kubernetes and scripts
     Health(HealthArgs),
     /// Change settings of a relay that runs, without stopping it

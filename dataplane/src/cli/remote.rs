@@ -275,7 +275,7 @@ impl StopArgs {
 }
 
 impl Target {
-    fn connect(&self) -> Result<Client, Error> {
+    pub(super) fn connect(&self) -> Result<Client, Error> {
         Client::connect(self.name.as_deref()).map_err(one)
     }
 }
@@ -291,7 +291,7 @@ fn info(relay: &mut Client) -> Result<Info, String> {
     }
 }
 
-fn stats(relay: &mut Client, reset: bool) -> Result<Snapshot, Error> {
+pub(super) fn stats(relay: &mut Client, reset: bool) -> Result<Snapshot, Error> {
     match ask(relay, &Request::Stats { reset })? {
         Response::Stats(snapshot) => Ok(*snapshot),
         other => Err(strange(relay, &other)),
@@ -328,7 +328,7 @@ fn strange(relay: &Client, response: &Response) -> Error {
     ))
 }
 
-fn one(mistake: String) -> Error {
+pub(super) fn one(mistake: String) -> Error {
     Error::Config(vec![mistake])
 }
 
@@ -372,7 +372,7 @@ impl fmt::Display for Relays {
 }
 
 /// `3 d 04:05:06`.
-fn uptime(seconds: f64) -> String {
+pub(super) fn uptime(seconds: f64) -> String {
     let seconds = seconds as u64;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     let clock = format!("{hours:02}:{minutes:02}:{:02}", seconds % 60);

@@ -1,12 +1,13 @@
 //! `l2relay run`.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::Args;
 
 use super::log::LogFormat;
 use crate::{
     config::{self, Backend, Config, PortName, XdpSettings},
+    control::http,
     error::Error,
 };
 
@@ -111,6 +112,9 @@ pub struct RunArgs {
     /// Print statistics as JSON, one object a line
     #[arg(long)]
     pub json: bool,
+    /// Serve Prometheus metrics and a status page by HTTP at [ADDRESS:]PORT (default 127.0.0.1:9922)
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "")]
+    pub metrics: Option<String>,
     /// The name by which l2relay ps, stats, set and stop know this relay (default: made of its ports)
     #[arg(long, value_name = "RELAY")]
     pub name: Option<String>,
@@ -135,6 +139,8 @@ pub struct Settings {
     pub name: Option<String>,
     /// Whether to have a control socket.
     pub control: bool,
+    /// Where to serve metrics.
+    pub metrics: Option<SocketAddr>,
     /// How long to wait for interfaces that are not there yet.
     pub wait_ports: Duration,
     /// How messages are written.
@@ -210,6 +216,13 @@ impl RunArgs {
             &mut mistakes,
         )
         .pop();
+        let address = self.metrics.iter().map(|text| http::parse_address(text));
+        let metrics = keep(address, &mut mistakes).pop();
+        // Tried now, so that an address in use is told with all other mistakes.
+        let taken = metrics
+            .filter(|_| machine)
+            .and_then(|at| http::listen(at).err());
+        mistakes.extend(taken);
         let wait = config::parse_wait(&self.wait_ports).unwrap_or_else(|mistake| {
             mistakes.push(mistake);
             Duration::ZERO
@@ -238,6 +251,7 @@ impl RunArgs {
                 json: self.json,
                 name: self.name.clone(),
                 control: !self.no_control,
+                metrics,
                 wait_ports: wait,
                 log_format,
             })

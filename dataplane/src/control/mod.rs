@@ -4,6 +4,8 @@
 //! [`Relay`](crate::relay::Relay) has for itself.
 
 pub mod client;
+#[cfg(feature = "program")]
+pub mod http;
 pub(crate) mod links;
 pub mod place;
 pub mod protocol;

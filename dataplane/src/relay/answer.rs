@@ -176,7 +176,7 @@ impl Inner {
     }
 
     /// A pair that is closed by order is as it should be.
-    fn health(&mut self) -> Health {
+    pub(super) fn health(&mut self) -> Health {
         let live = self.refresh();
         let mut reasons = Vec::new();
         if !live {

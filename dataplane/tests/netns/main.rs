@@ -25,6 +25,7 @@ mod link;
 mod link_events;
 mod load;
 mod mac;
+mod metrics;
 mod pairs;
 mod sceptic;
 mod set;

@@ -1,0 +1,389 @@
+//! The HTTP server of `--metrics`: Prometheus text, health, JSON and a status page, in a thread of its own.
+//!
+//! The program's main thread starts and ends it. It reads the relay and changes nothing. Connections are bounded in number, time
+//! and size: each brings one request, and one too many takes the place of the oldest.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    rc::Rc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::TcpStream,
+    sync::oneshot,
+    task::{AbortHandle, LocalSet, spawn_local},
+    time::{sleep, timeout},
+};
+
+use crate::{
+    error::{Error, Result},
+    metrics,
+    relay::Reader,
+};
+
+/// The port, where an address is given without one.
+pub const DEFAULT_PORT: u16 = 9922;
+
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 128;
+/// How long a connection is left alone before another may take its place.
+const GRACE: Duration = Duration::from_millis(100);
+/// How long a request and its answer may take together.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest head of a request, in bytes.
+const HEAD_MAX: usize = 16 << 10;
+
+const PAGE: &str = include_str!("page.html");
+
+/// A running server.
+#[derive(Debug)]
+pub struct Http {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// What every request is answered from.
+struct Site {
+    relay: Reader,
+    page: Bytes,
+    start_s: f64,
+}
+
+/// A connection that is served.
+struct Served {
+    task: AbortHandle,
+    since: Instant,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+/// Reads `PORT`, `ADDRESS`, `ADDRESS:PORT` or nothing; what is not said is [`DEFAULT_PORT`] on 127.0.0.1.
+///
+/// # Errors
+/// It is none of these.
+pub fn parse_address(text: &str) -> std::result::Result<SocketAddr, String> {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    if text.is_empty() {
+        return Ok((local, DEFAULT_PORT).into());
+    }
+    // Looking names up is left out: it takes long when it fails, and may find an address that is not local.
+    let plain = match text.strip_prefix("localhost") {
+        Some(rest) if rest.is_empty() || rest.starts_with(':') => format!("{local}{rest}"),
+        _ => text.to_owned(),
+    };
+    let bare = plain.trim_start_matches('[').trim_end_matches(']');
+    let port = plain.parse().map(|port: u16| (local, port).into());
+    port.or_else(|_| plain.parse())
+        .or_else(|_| bare.parse().map(|ip: IpAddr| (ip, DEFAULT_PORT).into()))
+        .map_err(|_| {
+            format!("--metrics {text:?}: write PORT, ADDRESS or ADDRESS:PORT, as 127.0.0.1:{DEFAULT_PORT}")
+        })
+}
+
+/// Listens at an address. Nobody is answered before [`Http::start`].
+///
+/// # Errors
+/// Why the kernel refuses it, and what to do, in a sentence.
+pub fn listen(address: SocketAddr) -> std::result::Result<TcpListener, String> {
+    TcpListener::bind(address).map_err(|error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::AddrInUse => "choose another port, or 0 for any that is free",
+            io::ErrorKind::AddrNotAvailable => {
+                "no interface here has this address: use 127.0.0.1, or 0.0.0.0 for all"
+            }
+            io::ErrorKind::PermissionDenied => "choose a port above 1023",
+            _ => "choose another address",
+        };
+        format!("--metrics {address}: {error}: {remedy}")
+    })
+}
+
+impl Http {
+    /// Starts to answer. `name` is the relay's, for the page's title.
+    ///
+    /// # Errors
+    /// The process may have no more threads or descriptors.
+    pub fn start(listener: TcpListener, name: &str, relay: Reader) -> Result<Self> {
+        let failed = |source| {
+            Error::system(
+                "serve",
+                "metrics",
+                source,
+                "raise the limits on threads and open files (ulimit -u, ulimit -n)",
+            )
+        };
+        let address = listener.local_addr().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(failed)?;
+        let now_s = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
+        let uptime_s = relay.snapshot().map_or(0.0, |snapshot| snapshot.uptime_s);
+        let title = if name.is_empty() { "l2relay" } else { name };
+        let page = PAGE.replace("{{name}}", &escaped(title));
+        let start_s = now_s - uptime_s;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serve = move || {
+            let site = Rc::new(Site {
+                relay,
+                page: page.into(),
+                start_s,
+            });
+            let tasks = LocalSet::new();
+            tasks.block_on(&runtime, async move {
+                match tokio::net::TcpListener::from_std(listener) {
+                    Ok(listener) => drop(spawn_local(accept(listener, site))),
+                    Err(error) => tracing::error!("metrics are not served: {error}"),
+                }
+                // An error says that the handle was dropped: an order to stop, too.
+                let _ = stopped.await;
+            });
+        };
+        let thread = thread::Builder::new()
+            .name("l2relay-http".into())
+            .spawn(serve)
+            .map_err(failed)?;
+        Ok(Self {
+            address,
+            stop,
+            thread,
+        })
+    }
+
+    /// Where it listens, with the port that the kernel chose if it was asked to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends it; what is being answered is cut off.
+    pub fn stop(self) {
+        // It fails only if the thread is gone already.
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+impl fmt::Display for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "metrics http://{}/", self.address)?;
+        if !self.address.ip().is_loopback() {
+            f.write_str(": whoever reaches this address can read them")?;
+        }
+        Ok(())
+    }
+}
+
+async fn accept(listener: tokio::net::TcpListener, site: Rc<Site>) {
+    let mut open: VecDeque<Served> = VecDeque::new();
+    loop {
+        open.retain(|served| !served.task.is_finished());
+        if open.len() >= CONNECTIONS_MAX {
+            close_oldest(&mut open).await;
+        }
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let task = spawn_local(serve(stream, Rc::clone(&site))).abort_handle();
+                open.push_back(Served {
+                    task,
+                    since: Instant::now(),
+                });
+            }
+            Err(error) => {
+                tracing::debug!("metrics: {error}");
+                // Out of descriptors, most likely: one is given back.
+                close_oldest(&mut open).await;
+                sleep(GRACE).await;
+            }
+        }
+    }
+}
+
+async fn close_oldest(open: &mut VecDeque<Served>) {
+    if let Some(oldest) = open.pop_front() {
+        sleep(GRACE.saturating_sub(oldest.since.elapsed())).await;
+        oldest.task.abort();
+    }
+}
+
+async fn serve(stream: TcpStream, site: Rc<Site>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = site.answer(&request);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .half_close(true)
+        .max_buf_size(HEAD_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    // Whatever goes wrong concerns the client alone, and it has been told if it could be.
+    let _ = timeout(PATIENCE, connection).await;
+}
+
+impl Site {
+    fn answer(&self, request: &Request<Incoming>) -> Answer {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+            answer
+                .headers_mut()
+                .insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+            return answer;
+        }
+        let gone = || plain(StatusCode::SERVICE_UNAVAILABLE, "the relay has stopped\n");
+        let health = |well: fn(&crate::control::protocol::Health) -> bool| {
+            let Some(health) = self.relay.health() else {
+                return gone();
+            };
+            let status = if well(&health) {
+                StatusCode::OK
+            } else {
+                StatusCode::SERVICE_UNAVAILABLE
+            };
+            plain(status, format!("{health}\n"))
+        };
+        match request.uri().path() {
+            "/" => page(self.page.clone()),
+            "/metrics" => self.relay.snapshot().map_or_else(gone, |snapshot| {
+                content(
+                    StatusCode::OK,
+                    metrics::CONTENT_TYPE,
+                    metrics::text(&snapshot, self.start_s),
+                )
+            }),
+            "/snapshot.json" => self.relay.snapshot().map_or_else(gone, |snapshot| {
+                match serde_json::to_string(&snapshot) {
+                    Ok(text) => content(StatusCode::OK, "application/json", text),
+                    Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+                }
+            }),
+            "/healthz" => health(|health| health.live),
+            "/readyz" => health(|health| health.ready),
+            _ => plain(
+                StatusCode::NOT_FOUND,
+                "there are / /metrics /snapshot.json /healthz /readyz\n",
+            ),
+        }
+    }
+}
+
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    content(status, "text/plain; charset=utf-8", text)
+}
+
+fn page(text: Bytes) -> Answer {
+    let mut answer = content(StatusCode::OK, "text/html; charset=utf-8", text);
+    // The page needs nothing from elsewhere; a name that was not escaped could not fetch anything either.
+    let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
+                  img-src data:; frame-ancestors 'none'";
+    answer.headers_mut().insert(
+        CONTENT_SECURITY_POLICY,
+        hyper::header::HeaderValue::from_static(policy),
+    );
+    answer
+}
+
+fn content(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(text.into()));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    for (name, value) in [
+        (CONTENT_TYPE, kind),
+        (CACHE_CONTROL, "no-store"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ] {
+        headers.insert(name, hyper::header::HeaderValue::from_static(value));
+    }
+    answer
+}
+
+fn escaped(text: &str) -> String {
+    let safe = |c: char| match c {
+        '&' => "&amp;".into(),
+        '<' => "&lt;".into(),
+        '>' => "&gt;".into(),
+        '"' => "&quot;".into(),
+        c => c.to_string(),
+    };
+    text.chars().map(safe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_local_unless_another_is_named() {
+        for (text, address) in [
+            ("", "127.0.0.1:9922"),
+            ("0", "127.0.0.1:0"),
+            ("8080", "127.0.0.1:8080"),
+            ("localhost", "127.0.0.1:9922"),
+            ("localhost:8080", "127.0.0.1:8080"),
+            ("10.1.2.3", "10.1.2.3:9922"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
+            ("::1", "[::1]:9922"),
+            ("[::1]", "[::1]:9922"),
+            ("[::]:80", "[::]:80"),
+        ] {
+            assert_eq!(parse_address(text).unwrap().to_string(), address, "{text}");
+        }
+        for bad in [
+            "65536",
+            "-1",
+            "example.org:80",
+            "localhosts",
+            ":80",
+            "127.0.0.1:",
+            "127.0.0.1:65536",
+            "1.2.3",
+            "http://127.0.0.1:80/",
+        ] {
+            let mistake = parse_address(bad).unwrap_err();
+            assert!(
+                mistake.contains(bad) && mistake.contains("ADDRESS"),
+                "{mistake}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_taken_is_told() {
+        let first = listen(parse_address("0").unwrap()).unwrap();
+        let taken = first.local_addr().unwrap();
+        let mistake = listen(taken).unwrap_err();
+        assert!(
+            mistake.contains(&taken.to_string()) && mistake.contains("another port"),
+            "{mistake}"
+        );
+        let elsewhere = listen(parse_address("192.0.2.1:0").unwrap()).unwrap_err();
+        assert!(elsewhere.contains("no interface here"), "{elsewhere}");
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        let own = PAGE.replace("http://www.w3.org/2000/svg", "");
+        for elsewhere in ["http:", "https:", "src=", "@import", "url(", "//cdn"] {
+            assert!(!own.contains(elsewhere), "{elsewhere}");
+        }
+        assert_eq!(escaped("<a&\"b\">"), "&lt;a&amp;&quot;b&quot;&gt;");
+    }
+}

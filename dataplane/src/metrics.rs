@@ -1,0 +1,356 @@
+//! A snapshot as Prometheus reads it: the text exposition format, version 0.0.4.
+//!
+//! Called by the HTTP server of `--metrics`; an embedder may serve it however it likes. The names are those of the JSON form with
+//! `l2relay_` before and the unit or `_total` behind: `rx_packets` is `l2relay_rx_packets_total`. docs/metrics.md lists them.
+
+use std::fmt::{Display, Write};
+
+use crate::{
+    activity::FIRST_TURN_NS,
+    snapshot::{LaneSnapshot, PortState, Snapshot},
+    stats::Reason,
+};
+
+/// What [`text`] returns, as a content type.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The metrics of a relay. `start_s` is when it was started, since the Unix epoch.
+pub fn text(snapshot: &Snapshot, start_s: f64) -> String {
+    let mut out = Exposition::default();
+    out.family(
+        "build_info",
+        "gauge",
+        "The version of the program; always 1.",
+    );
+    out.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    out.family(
+        "start_time_seconds",
+        "gauge",
+        "When the relay was started, since the Unix epoch.",
+    );
+    out.sample(&[], start_s);
+
+    out.family(
+        "port_state",
+        "gauge",
+        "1 for the state that the port is in, 0 for the others.",
+    );
+    for port in &snapshot.ports {
+        for state in [PortState::Up, PortState::Down, PortState::Gone] {
+            out.sample(
+                &[("port", &port.name), ("state", &state.to_string())],
+                u8::from(state == port.state),
+            );
+        }
+    }
+
+    for Counter {
+        name,
+        help,
+        end,
+        count,
+    } in COUNTERS
+    {
+        out.family(name, "counter", help);
+        for lane in &snapshot.lanes {
+            out.sample(&[("lane", &lane.name), ("port", end(lane))], count(lane));
+        }
+    }
+    out.family(
+        "dropped_packets_total",
+        "counter",
+        "Packets discarded by the lane, by reason.",
+    );
+    for lane in &snapshot.lanes {
+        // Reasons that never occurred too: a rate needs a value before the first drop.
+        for reason in Reason::ALL.map(Reason::name) {
+            let labels = [
+                ("lane", lane.name.as_str()),
+                ("port", &lane.tx),
+                ("reason", reason),
+            ];
+            out.sample(
+                &labels,
+                lane.dropped.get(reason).copied().unwrap_or_default(),
+            );
+        }
+    }
+    for (name, help, level) in LEVELS {
+        out.family(name, "gauge", help);
+        for lane in &snapshot.lanes {
+            out.sample(&[("lane", &lane.name), ("port", &lane.tx)], level(lane));
+        }
+    }
+    workers(&mut out, snapshot);
+    out.text
+}
+
+/// What workers do with their time.
+fn workers(out: &mut Exposition, snapshot: &Snapshot) {
+    let ids: Vec<String> = (0..snapshot.workers.len())
+        .map(|at| at.to_string())
+        .collect();
+    let workers = || ids.iter().zip(&snapshot.workers);
+    out.family(
+        "worker_seconds_total",
+        "counter",
+        "Time of the worker in turns that moved frames (busy), that found none (looking), and asleep.",
+    );
+    for (id, worker) in workers() {
+        let times = [
+            ("busy", worker.busy_s),
+            ("looking", worker.looking_s),
+            ("asleep", worker.asleep_s),
+        ];
+        for (state, seconds) in times {
+            out.sample(&[("worker", id), ("state", state)], seconds);
+        }
+    }
+    out.family(
+        "turn_seconds",
+        "histogram",
+        "How long turns of all the worker's lanes took that moved frames.",
+    );
+    for (id, worker) in workers() {
+        let limit = |at: usize| ((FIRST_TURN_NS << at) as f64 / 1e9).to_string();
+        out.buckets(id, &worker.turns, limit, Some(worker.busy_s));
+    }
+    out.family(
+        "burst_frames",
+        "histogram",
+        "How many frames a lane's turn moved, of those that moved some.",
+    );
+    for (id, worker) in workers() {
+        out.buckets(
+            id,
+            &worker.bursts,
+            |at| ((2u64 << at) - 1).to_string(),
+            None,
+        );
+    }
+}
+
+/// A gauge of lanes: name, help, value.
+type Level = (&'static str, &'static str, fn(&LaneSnapshot) -> u64);
+
+const LEVELS: [Level; 4] = [
+    ("held_packets", "Packets inside the lane.", |lane| lane.held),
+    (
+        "pool_used_buffers",
+        "Buffers of the lane's pool that are in use, by the lane or by the kernel.",
+        |lane| lane.pool_used,
+    ),
+    (
+        "pool_size_buffers",
+        "Buffers that the lane's pool has.",
+        |lane| lane.pool_size,
+    ),
+    (
+        "tx_room_frames",
+        "Frames that the ring or socket which the lane sends by would take now.",
+        |lane| lane.tx_room,
+    ),
+];
+
+/// A counter of lanes.
+struct Counter {
+    name: &'static str,
+    help: &'static str,
+    /// The port where it counts.
+    end: fn(&LaneSnapshot) -> &str,
+    count: fn(&LaneSnapshot) -> u64,
+}
+
+const COUNTERS: [Counter; 6] = [
+    Counter {
+        name: "rx_packets_total",
+        help: "Packets received from the port; a super-frame counts its segments.",
+        end: |lane| &lane.rx,
+        count: |lane| lane.rx_packets,
+    },
+    Counter {
+        name: "rx_bytes_total",
+        help: "Bytes received from the port.",
+        end: |lane| &lane.rx,
+        count: |lane| lane.rx_bytes,
+    },
+    Counter {
+        name: "tx_packets_total",
+        help: "Packets sent by the port; a super-frame counts its segments.",
+        end: |lane| &lane.tx,
+        count: |lane| lane.tx_packets,
+    },
+    Counter {
+        name: "tx_bytes_total",
+        help: "Bytes sent by the port.",
+        end: |lane| &lane.tx,
+        count: |lane| lane.tx_bytes,
+    },
+    Counter {
+        name: "created_packets_total",
+        help: "Packets that stages of the lane made.",
+        end: |lane| &lane.tx,
+        count: |lane| lane.created,
+    },
+    Counter {
+        name: "kernel_dropped_packets_total",
+        help: "Packets that arrived at the port but were dropped by the kernel, because the relay did not take them in time.",
+        end: |lane| &lane.rx,
+        count: |lane| lane.kernel_drops,
+    },
+];
+
+/// Text under construction: families, and the samples of the last one.
+#[derive(Default)]
+struct Exposition {
+    text: String,
+    name: String,
+}
+
+impl Exposition {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.name = format!("l2relay_{name}");
+        let name = &self.name;
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    /// A worker's histogram; `limit` is the largest value of a bucket, but the last has none.
+    fn buckets(
+        &mut self,
+        worker: &str,
+        counts: &[u64],
+        limit: impl Fn(usize) -> String,
+        sum: Option<f64>,
+    ) {
+        let name = self.name.clone();
+        let mut total = 0;
+        self.name = format!("{name}_bucket");
+        for (at, count) in counts.iter().enumerate() {
+            total += count;
+            let last = at + 1 == counts.len();
+            let limit = if last { "+Inf".to_owned() } else { limit(at) };
+            self.sample(&[("worker", worker), ("le", &limit)], total);
+        }
+        if let Some(sum) = sum {
+            self.name = format!("{name}_sum");
+            self.sample(&[("worker", worker)], sum);
+        }
+        self.name = format!("{name}_count");
+        self.sample(&[("worker", worker)], total);
+        self.name = name;
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.text.push_str(&self.name);
+        let mut before = '{';
+        for (label, text) in labels {
+            self.text.push(before);
+            let _ = write!(self.text, "{label}=\"");
+            for c in text.chars() {
+                match c {
+                    '\\' => self.text.push_str("\\\\"),
+                    '"' => self.text.push_str("\\\""),
+                    '\n' => self.text.push_str("\\n"),
+                    c => self.text.push(c),
+                }
+            }
+            self.text.push('"');
+            before = ',';
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.text, "{end} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        snapshot::WorkerSnapshot,
+        stats::{Levels, Tally},
+    };
+
+    fn sample() -> Snapshot {
+        let mut tally = Tally {
+            rx_packets: 10,
+            rx_bytes: 1000,
+            tx_packets: 6,
+            tx_bytes: 600,
+            created: 1,
+            held: 2,
+            kernel_drops: 7,
+            ..Tally::default()
+        };
+        tally.dropped[Reason::TxFull as usize] = 3;
+        let levels = Levels {
+            pool_used: 30,
+            pool_size: 40,
+            tx_room: 50,
+        };
+        let lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally, levels);
+        let worker = WorkerSnapshot {
+            busy_s: 1.5,
+            asleep_s: 7.5,
+            bursts: vec![3, 4, 5],
+            turns: vec![2, 0, 7],
+            ..WorkerSnapshot::default()
+        };
+        let ports = vec![("a".into(), PortState::Up, 0),
+            ("b".into(), PortState::Gone, 0)];
+        Snapshot::new(
+            [Duration::from_secs(9); 2],
+            false,
+            ports,
+            vec![lane],
+            vec![worker],
+        )
+    }
+
+    #[test]
+    fn every_count_is_there_once() {
+        let text = text(&sample(), 5.5);
+        for line in [
+            "l2relay_start_time_seconds 5.5",
+            "l2relay_port_state{port=\"b\",state=\"gone\"} 1",
+            "l2relay_port_state{port=\"b\",state=\"up\"} 0",
+            "l2relay_rx_packets_total{lane=\"a>b\",port=\"a\"} 10",
+            "l2relay_rx_bytes_total{lane=\"a>b\",port=\"a\"} 1000",
+            "l2relay_tx_packets_total{lane=\"a>b\",port=\"b\"} 6",
+            "l2relay_tx_bytes_total{lane=\"a>b\",port=\"b\"} 600",
+            "l2relay_created_packets_total{lane=\"a>b\",port=\"b\"} 1",
+            "l2relay_kernel_dropped_packets_total{lane=\"a>b\",port=\"a\"} 7",
+            "l2relay_dropped_packets_total{lane=\"a>b\",port=\"b\",reason=\"tx_full\"} 3",
+            "l2relay_dropped_packets_total{lane=\"a>b\",port=\"b\",reason=\"stopped\"} 0",
+            "l2relay_pool_used_buffers{lane=\"a>b\",port=\"b\"} 30",
+            "l2relay_tx_room_frames{lane=\"a>b\",port=\"b\"} 50",
+            "l2relay_worker_seconds_total{worker=\"0\",state=\"asleep\"} 7.5",
+            "l2relay_turn_seconds_bucket{worker=\"0\",le=\"0.000000256\"} 2",
+            "l2relay_turn_seconds_bucket{worker=\"0\",le=\"+Inf\"} 9",
+            "l2relay_turn_seconds_sum{worker=\"0\"} 1.5",
+            "l2relay_turn_seconds_count{worker=\"0\"} 9",
+            "l2relay_burst_frames_bucket{worker=\"0\",le=\"1\"} 3",
+            "l2relay_burst_frames_bucket{worker=\"0\",le=\"3\"} 7",
+            "l2relay_burst_frames_count{worker=\"0\"} 12",
+            "l2relay_held_packets{lane=\"a>b\",port=\"b\"} 2",
+        ] {
+            let count = text.lines().filter(|other| *other == line).count();
+            assert_eq!(count, 1, "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_interfaces_are_escaped() {
+        let mut out = Exposition::default();
+        out.family("x", "gauge", "X.");
+        out.sample(&[("port", "a\"b\\c\nd"), ("state", "up")], 1);
+        assert!(
+            out.text
+                .ends_with("l2relay_x{port=\"a\\\"b\\\\c\\nd\",state=\"up\"} 1\n"),
+            "{}",
+            out.text
+        );
+    }
+}
