@@ -9,7 +9,10 @@ use crate::{
     burst::Burst,
     memory::{Frame, FramePool},
     port::{Nowhere, RxQueue, TxQueue},
-    stage::Stage,
+    stage::{
+        Stage,
+        tap::{Point, Tap},
+    },
     stats::{Counters, Reason, Tally},
 };
 
@@ -18,6 +21,8 @@ pub struct Lane {
     rx: Box<dyn RxQueue>,
     stages: Vec<Box<dyn Stage>>,
     tx: Box<dyn TxQueue>,
+    /// Before the stages and behind them: captures that run.
+    taps: [Vec<Tap>; 2],
     pool: FramePool,
     burst: Burst,
     tally: Tally,
@@ -57,6 +62,7 @@ impl Lane {
             rx,
             stages,
             tx,
+            taps: Default::default(),
             pool,
             burst,
             tally,
@@ -85,10 +91,17 @@ impl Lane {
         };
         self.rx.rx_burst(&mut self.burst, limit, &mut turn);
         let received = self.burst.len();
+        let [before, after] = &mut self.taps;
+        before
+            .iter_mut()
+            .for_each(|tap| tap.copy(&self.burst, &turn));
 
         for stage in &mut self.stages {
             stage.process(&mut self.burst, &mut turn);
         }
+        after
+            .iter_mut()
+            .for_each(|tap| tap.copy(&self.burst, &turn));
 
         let offered = self.burst.len();
         self.tx.tx_burst(&mut self.burst, &mut turn);
@@ -169,6 +182,23 @@ impl Lane {
         }
         self.tx.abandon(&mut turn);
         self.refresh();
+    }
+
+    /// Has a tap copy what passes from now on. It stays when the lane is [renewed](Lane::renew).
+    pub fn add_tap(&mut self, tap: Tap) {
+        let [before, after] = &mut self.taps;
+        match tap.point() {
+            Point::Before => before.push(tap),
+            Point::After => after.push(tap),
+        }
+    }
+
+    /// Takes the tap of that [id](Tap::id) out, if it is there.
+    pub fn remove_tap(&mut self, id: u64) -> Option<Tap> {
+        self.taps.iter_mut().find_map(|taps| {
+            let at = taps.iter().position(|tap| tap.id() == id)?;
+            Some(taps.remove(at))
+        })
     }
 
     /// Lets go of its ports and frames, because an interface was created anew. Only for a lane that is finished.

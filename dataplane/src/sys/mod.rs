@@ -7,6 +7,8 @@ pub(crate) mod event;
 pub(crate) mod mapping;
 pub mod netns;
 pub(crate) mod packet;
+#[cfg(feature = "program")]
+pub(crate) mod pcap;
 pub(crate) mod ring;
 pub(crate) mod signal;
 #[cfg(feature = "xdp")]
