@@ -12,11 +12,12 @@
 //! # }
 //! ```
 
+mod answer;
 mod links;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -30,9 +31,14 @@ use crate::{
     port::Link,
     snapshot::{LaneSnapshot, PortState, Snapshot},
     stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
-    stats::Counters,
+    stats::{Counters, Tally},
     worker::{LaneId, Worker},
 };
+
+/// How long a worker may take to publish its counters: one that takes longer does not turn.
+const REFRESH_MAX: Duration = Duration::from_secs(1);
+/// Counters this fresh are not asked for again: whoever asks very often does not disturb the workers.
+const FRESH: Duration = Duration::from_millis(5);
 
 /// A running relay. Dropping it stops it.
 pub struct Relay {
@@ -51,6 +57,10 @@ pub(crate) struct Inner {
     /// What kind of pages frames lie on.
     pages: Pages,
     epoch: Instant,
+    /// When counting began: at the start, or anew.
+    counted_from: Instant,
+    /// When all workers had last published everything.
+    refreshed: Option<Instant>,
 }
 
 struct Port {
@@ -75,6 +85,8 @@ struct LaneInfo {
     queue: usize,
     worker: usize,
     counters: Arc<Counters>,
+    /// What it had counted when counting began anew.
+    base: Tally,
 }
 
 impl Relay {
@@ -94,13 +106,16 @@ impl Relay {
         let ports: Vec<Port> = ports.collect();
         // Opened before the state is read again: no change is missed.
         let watch = LinkWatch::open(ports.iter().map(|port| port.name.netns.clone()))?;
+        let epoch = Instant::now();
         let mut inner = Inner {
             ports,
             pairs: Vec::new(),
             lanes: Vec::new(),
             workers: Vec::new(),
             pages: Pages::default(),
-            epoch: Instant::now(),
+            epoch,
+            counted_from: epoch,
+            refreshed: None,
             config,
         };
         inner.start_workers()?;
@@ -219,6 +234,7 @@ impl Inner {
                     queue: halves.queue,
                     worker: id % self.workers.len(),
                     counters: Arc::clone(lane.counters()),
+                    base: Tally::default(),
                 });
                 pair.lanes.push(id);
                 built.push((id, lane));
@@ -309,8 +325,30 @@ impl Inner {
         stages
     }
 
-    fn snapshot(&self, last: bool) -> Snapshot {
-        self.workers.iter().for_each(Worker::refresh);
+    /// Has all workers publish their counters, unless they just did. Whether all have.
+    fn refresh(&mut self) -> bool {
+        if self.refreshed.is_some_and(|then| then.elapsed() < FRESH) {
+            return true;
+        }
+        let waits: Vec<_> = self.workers.iter().map(Worker::refresh).collect();
+        let deadline = Instant::now() + REFRESH_MAX;
+        let all = waits
+            .iter()
+            .all(|wait| wait.recv_deadline(deadline).is_ok());
+        self.refreshed = all.then(Instant::now);
+        all
+    }
+
+    /// Has everything counted from 0 again.
+    fn reset(&mut self) {
+        self.counted_from = Instant::now();
+        for lane in &mut self.lanes {
+            lane.base = lane.counters.read().baseline();
+        }
+    }
+
+    fn snapshot(&mut self, last: bool) -> Snapshot {
+        self.refresh();
         let port = |id: usize| self.ports[id].name.to_string();
         let ports = self
             .ports
@@ -322,11 +360,12 @@ impl Inner {
                 lane.name.clone(),
                 port(lane.rx),
                 port(lane.tx),
-                lane.counters.read(),
+                lane.counters.read().since(&lane.base),
             )
         };
+        let now = Instant::now();
         Snapshot::new(
-            self.epoch.elapsed(),
+            [self.epoch, self.counted_from].map(|since| now.duration_since(since)),
             last,
             ports,
             self.lanes.iter().map(lane).collect(),

@@ -1,19 +1,19 @@
 //! What a relay has counted, at one moment: for tables, JSON and embedders.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::stats::{Reason, Tally};
 
 /// The counters of a relay at one moment.
 ///
 /// The JSON form is one object a line: `version` 1, counts in packets and bytes, times in seconds, rates per second.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Of this form.
     pub version: u32,
@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub time_s: f64,
     /// Since the relay was started, in seconds.
     pub uptime_s: f64,
+    /// Since counting began, in seconds: at the start, or when it was last begun anew.
+    pub counted_s: f64,
     /// Whether the relay has stopped: no other snapshot follows.
     pub last: bool,
     /// In order of their ids.
@@ -30,7 +32,7 @@ pub struct Snapshot {
 }
 
 /// The counters of a port: the sums over its lanes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PortSnapshot {
     /// As it was named.
     pub name: String,
@@ -51,7 +53,7 @@ pub struct PortSnapshot {
 }
 
 /// The state of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PortState {
     /// Up, with a carrier.
@@ -64,7 +66,7 @@ pub enum PortState {
 }
 
 /// The counters of one direction.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaneSnapshot {
     /// `a>b`, and `a>b#1` and so on for further lanes of the same direction.
     pub name: String,
@@ -85,15 +87,15 @@ pub struct LaneSnapshot {
     /// Packets inside the lane.
     pub held: u64,
     /// Packets discarded, by reason; reasons that never occurred are left out.
-    pub dropped: BTreeMap<&'static str, u64>,
-    /// Since the snapshot before, or since the start.
+    pub dropped: BTreeMap<String, u64>,
+    /// Packets that arrived but were dropped by the kernel, because the relay did not take them in time. Not in `rx_packets`.
+    pub kernel_drops: u64,
+    /// Since the snapshot before, or since counting began.
     pub rates: Rates,
-    #[serde(skip)]
-    tally: Tally,
 }
 
 /// Packets and bits per second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Packets received per second.
     pub rx_pps: f64,
@@ -106,43 +108,38 @@ pub struct Rates {
 }
 
 impl Snapshot {
+    /// `times`: since the relay was started, and since counting began.
     pub(crate) fn new(
-        uptime: Duration,
+        times: [Duration; 2],
         last: bool,
         ports: Vec<(String, PortState)>,
         lanes: Vec<LaneSnapshot>,
     ) -> Self {
-        let ports = ports
+        let mut ports: Vec<PortSnapshot> = ports
             .into_iter()
-            .map(|(name, state)| {
-                let (mut rx, mut tx) = (Tally::default(), Tally::default());
-                lanes
-                    .iter()
-                    .filter(|lane| lane.rx == name)
-                    .for_each(|lane| rx.add(&lane.tally));
-                lanes
-                    .iter()
-                    .filter(|lane| lane.tx == name)
-                    .for_each(|lane| tx.add(&lane.tally));
-                PortSnapshot {
-                    name,
-                    state,
-                    rx_packets: rx.rx_packets,
-                    rx_bytes: rx.rx_bytes,
-                    tx_packets: tx.tx_packets,
-                    tx_bytes: tx.tx_bytes,
-                    dropped: tx.dropped_total(),
-                    kernel_drops: rx.kernel_drops,
-                }
-            })
+            .map(|(name, state)| PortSnapshot::new(name, state))
             .collect();
+        let ids: HashMap<String, usize> = ports
+            .iter()
+            .enumerate()
+            .map(|(id, port)| (port.name.clone(), id))
+            .collect();
+        for lane in &lanes {
+            if let Some(&id) = ids.get(&lane.rx) {
+                ports[id].add_rx(lane);
+            }
+            if let Some(&id) = ids.get(&lane.tx) {
+                ports[id].add_tx(lane);
+            }
+        }
         let time = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         let mut snapshot = Self {
             version: 1,
             time_s: time.as_secs_f64(),
-            uptime_s: uptime.as_secs_f64(),
+            uptime_s: times[0].as_secs_f64(),
+            counted_s: times[1].as_secs_f64(),
             last,
             ports,
             lanes,
@@ -151,37 +148,73 @@ impl Snapshot {
         snapshot
     }
 
-    /// Computes rates since an earlier snapshot of the same relay, instead of since its start.
+    /// Computes rates since an earlier snapshot of the same relay, instead of since counting began.
     pub fn since(mut self, earlier: &Self) -> Self {
         self.set_rates(Some(earlier));
         self
     }
 
     fn set_rates(&mut self, earlier: Option<&Self>) {
-        let seconds = self.uptime_s - earlier.map_or(0.0, |earlier| earlier.uptime_s);
+        // One from before counting began anew has nothing to compare with.
+        let since = |earlier: &&Self| self.uptime_s - earlier.uptime_s;
+        let earlier = earlier.filter(|earlier| since(earlier) <= self.counted_s);
+        let seconds = earlier.as_ref().map_or(self.counted_s, since);
+        let before: HashMap<&str, &LaneSnapshot> = earlier
+            .iter()
+            .flat_map(|earlier| &earlier.lanes)
+            .map(|lane| (lane.name.as_str(), lane))
+            .collect();
         for lane in &mut self.lanes {
-            let before = earlier
-                .and_then(|earlier| earlier.lanes.iter().find(|other| other.name == lane.name));
-            let before = before.map_or(Tally::default(), |before| before.tally);
-            let rate = |now: u64, before: u64| {
+            let before = before.get(lane.name.as_str()).copied();
+            let rate = |count: fn(&LaneSnapshot) -> u64| {
+                let counted = count(lane).saturating_sub(before.map_or(0, count));
                 if seconds > 0.0 {
-                    now.saturating_sub(before) as f64 / seconds
+                    counted as f64 / seconds
                 } else {
                     0.0
                 }
             };
             lane.rates = Rates {
-                rx_pps: rate(lane.tally.rx_packets, before.rx_packets),
-                rx_bps: rate(lane.tally.rx_bytes, before.rx_bytes) * 8.0,
-                tx_pps: rate(lane.tally.tx_packets, before.tx_packets),
-                tx_bps: rate(lane.tally.tx_bytes, before.tx_bytes) * 8.0,
+                rx_pps: rate(|lane| lane.rx_packets),
+                rx_bps: rate(|lane| lane.rx_bytes) * 8.0,
+                tx_pps: rate(|lane| lane.tx_packets),
+                tx_bps: rate(|lane| lane.tx_bytes) * 8.0,
             };
         }
     }
 
     /// Whether the conservation law holds in every lane.
     pub fn is_conserved(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.tally.is_conserved())
+        self.lanes.iter().all(|lane| {
+            lane.rx_packets + lane.created == lane.tx_packets + lane.dropped_total() + lane.held
+        })
+    }
+}
+
+impl PortSnapshot {
+    fn new(name: String, state: PortState) -> Self {
+        Self {
+            name,
+            state,
+            rx_packets: 0,
+            rx_bytes: 0,
+            tx_packets: 0,
+            tx_bytes: 0,
+            dropped: 0,
+            kernel_drops: 0,
+        }
+    }
+
+    fn add_rx(&mut self, lane: &LaneSnapshot) {
+        self.rx_packets += lane.rx_packets;
+        self.rx_bytes += lane.rx_bytes;
+        self.kernel_drops += lane.kernel_drops;
+    }
+
+    fn add_tx(&mut self, lane: &LaneSnapshot) {
+        self.tx_packets += lane.tx_packets;
+        self.tx_bytes += lane.tx_bytes;
+        self.dropped += lane.dropped_total();
     }
 }
 
@@ -190,7 +223,7 @@ impl LaneSnapshot {
         let dropped = Reason::ALL
             .iter()
             .filter(|reason| tally.dropped_for(**reason) > 0)
-            .map(|reason| (reason.name(), tally.dropped_for(*reason)))
+            .map(|reason| (reason.name().to_owned(), tally.dropped_for(*reason)))
             .collect();
         let Tally {
             rx_packets,
@@ -199,6 +232,7 @@ impl LaneSnapshot {
             tx_bytes,
             created,
             held,
+            kernel_drops,
             ..
         } = tally;
         let rates = Rates::default();
@@ -213,9 +247,14 @@ impl LaneSnapshot {
             created,
             held,
             dropped,
+            kernel_drops,
             rates,
-            tally,
         }
+    }
+
+    /// Packets discarded for whatever reason.
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped.values().sum()
     }
 }
 
@@ -234,7 +273,7 @@ impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0).max(8);
         let last = if self.last { ", stopped" } else { "" };
-        writeln!(f, "Port statistics after {:.1} s{last}", self.uptime_s)?;
+        writeln!(f, "Port statistics after {:.1} s{last}", self.counted_s)?;
         let name = width(&mut self.ports.iter().map(|port| port.name.len()));
         writeln!(
             f,
@@ -312,7 +351,8 @@ mod tests {
         };
         let lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally);
         let ports = vec![("a".into(), PortState::Up), ("b".into(), PortState::Down)];
-        Snapshot::new(Duration::from_secs(uptime), false, ports, vec![lane])
+        let times = [Duration::from_secs(uptime); 2];
+        Snapshot::new(times, false, ports, vec![lane])
     }
 
     #[test]
@@ -326,7 +366,10 @@ mod tests {
             (a.rx_packets, a.dropped, b.tx_packets, b.dropped),
             (1000, 0, 998, 2)
         );
-        assert_eq!(snapshot.lanes[0].dropped, BTreeMap::from([("oversize", 2)]));
+        assert_eq!(
+            snapshot.lanes[0].dropped,
+            BTreeMap::from([("oversize".into(), 2)])
+        );
     }
 
     #[test]

@@ -135,6 +135,28 @@ impl Tally {
         *self = Self::from_words(sum);
     }
 
+    /// What to take off from now on, so that counting begins anew. What is held counts as just received, for it is yet to be
+    /// sent or dropped: so the conservation law goes on.
+    pub fn baseline(&self) -> Self {
+        let received = self.held.min(self.rx_packets);
+        Self {
+            rx_packets: self.rx_packets - received,
+            created: self.created - (self.held - received),
+            held: 0,
+            ..*self
+        }
+    }
+
+    /// Counted since a [`baseline`](Self::baseline).
+    pub fn since(&self, base: &Self) -> Self {
+        let (mut words, base) = (self.to_words(), base.to_words());
+        words
+            .iter_mut()
+            .zip(base)
+            .for_each(|(word, base)| *word -= base);
+        Self::from_words(words)
+    }
+
     fn to_words(self) -> [u64; Self::WORDS] {
         let mut words = [0; Self::WORDS];
         words[..7].copy_from_slice(&[
@@ -247,6 +269,25 @@ mod tests {
     fn words_survive() {
         let words = std::array::from_fn(|at| at as u64 + 1);
         assert_eq!(Tally::from_words(words).to_words(), words);
+    }
+
+    #[test]
+    fn counting_anew_keeps_the_law() {
+        let mut tally = Tally {
+            rx_packets: 5,
+            created: 4,
+            tx_packets: 1,
+            held: 7,
+            ..Tally::default()
+        };
+        tally.dropped[3] = 1;
+        let base = tally.baseline();
+        let since = tally.since(&base);
+        assert_eq!((since.rx_packets, since.created, since.held), (5, 2, 7));
+        assert!(since.is_conserved());
+        (tally.held, tally.tx_packets, tally.rx_packets) = (0, 11, 8);
+        assert!(tally.is_conserved() && tally.since(&base).is_conserved());
+        assert_eq!(tally.since(&base).tx_packets, 10);
     }
 
     #[test]

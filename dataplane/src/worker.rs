@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
+use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::{
     error::{Error, Result},
@@ -126,11 +126,11 @@ impl Worker {
         lanes.recv().unwrap_or_default()
     }
 
-    /// Has the counters of all lanes published, those of the kernel included, and waits for it.
-    pub fn refresh(&self) {
-        let (reply, done) = unbounded();
+    /// Has the counters of all lanes published, those of the kernel included. What is returned says when it is done.
+    pub fn refresh(&self) -> Receiver<()> {
+        let (reply, done) = bounded(1);
         self.send(Command::Refresh(reply));
-        let _ = done.recv();
+        done
     }
 
     /// Ends the thread. Lanes that it still has are finished first.

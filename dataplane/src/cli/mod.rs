@@ -2,13 +2,15 @@
 
 mod check;
 mod print;
+mod remote;
 mod run;
 
 use clap::{Parser, Subcommand};
 
 pub use check::CheckArgs;
 pub use print::{Printer, print};
-pub use run::RunArgs;
+pub use remote::{HealthArgs, PsArgs, StatsArgs, StopArgs, Target};
+pub use run::{RunArgs, Settings};
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
 #[derive(Debug, Parser)]
@@ -26,4 +28,12 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Tell what this machine and its interfaces allow, and what to do about the rest
     Check(CheckArgs),
+    /// List the relays that run
+    Ps(PsArgs),
+    /// Print what a relay has counted
+    Stats(StatsArgs),
+    /// Tell whether a relay works: for Docker, Kubernetes and scripts
+    Health(HealthArgs),
+    /// Stop a relay, as SIGTERM does, and wait for its end
+    Stop(StopArgs),
 }

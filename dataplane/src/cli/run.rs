@@ -86,14 +86,35 @@ pub struct RunArgs {
     /// Print statistics as JSON, one object a line
     #[arg(long)]
     pub json: bool,
+    /// The name by which l2relay ps, stats, set and stop know this relay (default: made of its ports)
+    #[arg(long, value_name = "RELAY")]
+    pub name: Option<String>,
+    /// Make no control socket
+    #[arg(long, conflicts_with = "name")]
+    pub no_control: bool,
+}
+
+/// All that `l2relay run` was told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Of the relay.
+    pub config: Config,
+    /// How often to print statistics, in seconds.
+    pub stats_interval_s: Option<f64>,
+    /// Print them as JSON.
+    pub json: bool,
+    /// The relay's name, if it was given one.
+    pub name: Option<String>,
+    /// Whether to have a control socket.
+    pub control: bool,
 }
 
 impl RunArgs {
-    /// The settings, and how often to print statistics, in seconds.
+    /// All of it as typed values.
     ///
     /// # Errors
     /// Every mistake at once, those against the machine included.
-    pub fn settings(&self) -> Result<(Config, Option<f64>), Error> {
+    pub fn settings(&self) -> Result<Settings, Error> {
         let mut mistakes = Vec::new();
         let pairs = self.pair.iter().map(|pair| config::parse_pair(pair));
         let hairpins = self
@@ -133,7 +154,9 @@ impl RunArgs {
             ),
         };
         let interval = keep(
-            self.stats_interval.iter().map(|text| interval(text)),
+            self.stats_interval
+                .iter()
+                .map(|text| interval("--stats-interval", text)),
             &mut mistakes,
         )
         .pop();
@@ -146,7 +169,13 @@ impl RunArgs {
             }));
         }
         if all.is_empty() {
-            Ok((settings, interval))
+            Ok(Settings {
+                config: settings,
+                stats_interval_s: interval,
+                json: self.json,
+                name: self.name.clone(),
+                control: !self.no_control,
+            })
         } else {
             Err(Error::Config(all))
         }
@@ -188,10 +217,10 @@ fn number(option: &str, text: &str, default: usize, mistakes: &mut Vec<String>) 
     })
 }
 
-fn interval(text: &str) -> Result<f64, String> {
+pub(super) fn interval(option: &str, text: &str) -> Result<f64, String> {
     let seconds = text
         .parse()
         .ok()
         .filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| format!("--stats-interval {text:?}: write seconds, 0.1 to 86400"))
+    seconds.ok_or_else(|| format!("{option} {text:?}: write seconds, 0.1 to 86400"))
 }

@@ -1,6 +1,13 @@
 //! The control side: what happens beside the packet path, in threads of its own that never slow a worker.
+//!
+//! [`Control`] is the program's main thread: signals, timers and the control [socket](server). Links are followed in a thread that
+//! [`Relay`](crate::relay::Relay) has for itself.
 
+pub mod client;
 pub(crate) mod links;
+pub mod place;
+pub mod protocol;
+pub mod server;
 
 use std::{
     io,
@@ -10,15 +17,20 @@ use std::{
 
 use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 
+use self::{
+    protocol::{Request, Response},
+    server::Server,
+};
 use crate::{
     error::{Error, Result},
     sys::signal::{Signal, Signals},
 };
 
-/// What the program's main thread waits for: signals, and the time to show statistics.
+/// What the program's main thread waits for: signals, the time to show statistics, and requests.
 pub struct Control {
     poll: Poll,
     signals: Signals,
+    server: Option<Server>,
     interval: Option<Duration>,
     next: Option<Instant>,
 }
@@ -28,9 +40,13 @@ pub struct Control {
 pub enum Wait {
     /// Show statistics: SIGUSR1 came, or it is time.
     Show,
-    /// Stop: SIGINT or SIGTERM came.
+    /// Stop: SIGINT, SIGTERM or a request came.
     Stop,
 }
+
+const SIGNALS: Token = Token(0);
+/// The first of the server's tokens.
+const SERVER: usize = 1;
 
 impl Control {
     /// Takes the signals over, from this thread and all that it starts.
@@ -50,11 +66,12 @@ impl Control {
         let poll = Poll::new().map_err(failed)?;
         let mut source = SourceFd(&signals.as_raw_fd());
         poll.registry()
-            .register(&mut source, Token(0), Interest::READABLE)
+            .register(&mut source, SIGNALS, Interest::READABLE)
             .map_err(failed)?;
         Ok(Self {
             poll,
             signals,
+            server: None,
             interval: None,
             next: None,
         })
@@ -67,21 +84,44 @@ impl Control {
         self.next = Some(Instant::now() + interval);
     }
 
-    /// Blocks until there is something to do.
+    /// From now on requests are answered.
+    ///
+    /// # Errors
+    /// The kernel does not let us wait for them.
+    pub fn serve(&mut self, mut server: Server) -> Result<()> {
+        server
+            .register(self.poll.registry(), SERVER)
+            .map_err(|source| Error::system("wait for", "control requests", source, ""))?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Blocks until there is something to do; has requests answered meanwhile. After [`Request::Stop`] it is time to stop.
     ///
     /// # Errors
     /// Waiting itself fails.
-    pub fn wait(&mut self) -> Result<Wait> {
+    pub fn wait(&mut self, mut answer: impl FnMut(Request) -> Response) -> Result<Wait> {
         let failed = |source| Error::system("wait for", "signals", source, "");
-        let mut events = Events::with_capacity(4);
+        let mut events = Events::with_capacity(64);
         loop {
             match self.signals.next().map_err(failed)? {
                 Some(Signal::User1) => return Ok(Wait::Show),
                 Some(Signal::Interrupt | Signal::Terminate) => return Ok(Wait::Stop),
                 None => {}
             }
+            let mut busy = false;
+            if let Some(server) = &mut self.server {
+                let mut stop = false;
+                busy = server.turn(self.poll.registry(), &mut |request| {
+                    stop |= request == Request::Stop {};
+                    answer(request)
+                });
+                if stop {
+                    return Ok(Wait::Stop);
+                }
+            }
             let now = Instant::now();
-            let timeout = self.next.map(|next| next.saturating_duration_since(now));
+            let mut timeout = self.next.map(|next| next.saturating_duration_since(now));
             if let (Some(Duration::ZERO), Some(interval), Some(next)) =
                 (timeout, self.interval, self.next)
             {
@@ -89,11 +129,17 @@ impl Control {
                 self.next = Some((next + interval).max(now));
                 return Ok(Wait::Show);
             }
+            if busy {
+                timeout = Some(Duration::ZERO);
+            }
             match self.poll.poll(&mut events, timeout) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    return Err(failed(error));
-                }
-                _ => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => result.map_err(failed)?,
+            }
+            if let Some(server) = &mut self.server {
+                let news = events.iter().map(|event| event.token());
+                news.filter(|token| *token != SIGNALS)
+                    .for_each(|token| server.news(token));
             }
         }
     }

@@ -6,6 +6,7 @@ mod common;
 mod bad_input;
 mod change;
 mod check;
+mod control;
 mod encapsulation;
 mod hairpin;
 mod idle;

@@ -195,21 +195,17 @@ impl Relay {
     }
 
     /// Ends it: exit status 0, one last snapshot that says so and obeys the law, nothing after it.
-    pub(crate) fn stop(mut self, signal: Signal) -> Snapshot {
+    pub(crate) fn stop(self, signal: Signal) -> Snapshot {
         self.signal(signal);
+        self.end()
+    }
+
+    /// The end of one that was told to stop in whatever way.
+    pub(crate) fn end(mut self) -> Snapshot {
         let ended = eventually(PATIENCE, || self.exited());
-        assert!(
-            ended,
-            "the relay does not end on {signal:?}:\n{}",
-            self.said()
-        );
+        assert!(ended, "the relay does not end:\n{}", self.said());
         let status = self.child.wait().expect("it is our child");
-        assert_eq!(
-            status.code(),
-            Some(0),
-            "exit status after {signal:?}:\n{}",
-            self.said()
-        );
+        assert_eq!(status.code(), Some(0), "exit status:\n{}", self.said());
         let mut last = None;
         while let Some(snapshot) = self.rest() {
             assert!(
@@ -218,8 +214,7 @@ impl Relay {
             );
             last = snapshot.last.then_some(snapshot);
         }
-        let last =
-            last.unwrap_or_else(|| panic!("no last snapshot after {signal:?}:\n{}", self.said()));
+        let last = last.unwrap_or_else(|| panic!("no last snapshot:\n{}", self.said()));
         last.check();
         last
     }

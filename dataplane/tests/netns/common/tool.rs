@@ -42,6 +42,11 @@ impl Peer {
         peer
     }
 
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
+    }
+
     /// Its result, when it has ended well.
     pub(crate) fn result(mut self) -> Value {
         drop(self.child.stdin.take());

@@ -1,0 +1,299 @@
+//! `l2relay ps`, `stats`, `health`, `stop`: what is asked of a relay that runs.
+
+use std::{
+    fmt, io,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::print;
+use crate::{
+    control::{
+        client::{Client, Found, find},
+        protocol::{Health, Info, Request, Response},
+    },
+    error::Error,
+    snapshot::Snapshot,
+};
+
+/// Which relay is meant.
+#[derive(Args, Clone, Debug)]
+pub struct Target {
+    /// The relay's name (default: the only one that runs)
+    #[arg(long, value_name = "RELAY")]
+    pub name: Option<String>,
+}
+
+/// List the relays that run
+#[derive(Args, Clone, Debug)]
+pub struct PsArgs {
+    /// Print JSON: a list of objects
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print what a relay has counted
+#[derive(Args, Clone, Debug)]
+pub struct StatsArgs {
+    /// Which relay.
+    #[command(flatten)]
+    pub target: Target,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Print again every S seconds, with rates since the time before: 0.1 to 86400
+    #[arg(long, value_name = "S")]
+    pub watch: Option<String>,
+    /// Have the relay count from 0 again; what is printed had been counted before
+    #[arg(long, conflicts_with = "watch")]
+    pub reset: bool,
+}
+
+/// Tell whether a relay works: for Docker, Kubernetes and scripts
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Exit status: 0 if all is well, 1 if not, 2 if no relay can be asked.
+A relay is ready if its workers turn and every port is up, and live if its workers turn.")]
+pub struct HealthArgs {
+    /// Which relay.
+    #[command(flatten)]
+    pub target: Target,
+    /// Ask only whether its workers turn, not whether its ports are up
+    #[arg(long)]
+    pub live: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Stop a relay, as SIGTERM does, and wait for its end
+#[derive(Args, Clone, Debug)]
+pub struct StopArgs {
+    /// Which relay.
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// How long a relay may take to end: each worker sends what it holds for up to 100 ms, and a slow reader of the last statistics
+/// is waited for.
+const END: Duration = Duration::from_secs(10);
+
+/// Relays as `ps` lists them.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Relays(Vec<Listed>);
+
+/// A relay, or why it could not be asked.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Listed {
+    Answered(Info),
+    Silent { name: String, error: String },
+}
+
+impl PsArgs {
+    /// Lists.
+    ///
+    /// # Errors
+    /// Standard output takes nothing.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let (found, closed) = find();
+        for why in closed {
+            eprintln!("l2relay: not looked into: {why}");
+        }
+        let ask = |found: Found| match Client::open(&found).and_then(|mut relay| info(&mut relay)) {
+            Ok(info) => Listed::Answered(info),
+            Err(error) => Listed::Silent {
+                name: found.name,
+                error,
+            },
+        };
+        // Side by side: those that are stopped take a while to be given up.
+        let asked: Vec<_> = found
+            .into_iter()
+            .map(|relay| thread::spawn(move || ask(relay)))
+            .collect();
+        let listed = asked.into_iter().filter_map(|thread| thread.join().ok());
+        written(print(&Relays(listed.collect()), self.json))
+    }
+}
+
+impl StatsArgs {
+    /// Prints once, or until the reader leaves or the relay ends.
+    ///
+    /// # Errors
+    /// No relay can be asked.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let interval = match &self.watch {
+            Some(text) => Some(
+                super::run::interval("--watch", text)
+                    .map_err(|mistake| Error::Config(vec![mistake]))?,
+            ),
+            None => None,
+        };
+        let mut relay = self.target.connect()?;
+        let mut now = stats(&mut relay, self.reset)?;
+        let mut next = Instant::now();
+        loop {
+            let printed = print(&now, self.json);
+            // A reader that has left wants no more.
+            let left = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+            let (Some(seconds), false) = (interval, printed.as_ref().is_err_and(left)) else {
+                return written(printed);
+            };
+            written(printed)?;
+            next = (next + Duration::from_secs_f64(seconds)).max(Instant::now());
+            thread::sleep(next.saturating_duration_since(Instant::now()));
+            now = stats(&mut relay, false)?.since(&now);
+        }
+    }
+}
+
+impl HealthArgs {
+    /// Tells.
+    ///
+    /// # Errors
+    /// No relay can be asked.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let mut relay = self.target.connect()?;
+        let health = match ask(&mut relay, &Request::Health {})? {
+            Response::Health(health) => health,
+            other => return Err(strange(&relay, &other)),
+        };
+        written(print(&health, self.json))?;
+        let well = if self.live { health.live } else { health.ready };
+        Ok(if well {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
+
+impl StopArgs {
+    /// Stops it.
+    ///
+    /// # Errors
+    /// No relay can be asked, or it does not end.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let mut relay = self.target.connect()?;
+        ask(&mut relay, &Request::Stop {})?;
+        relay.wait_for_end(END).map_err(one)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Target {
+    fn connect(&self) -> Result<Client, Error> {
+        Client::connect(self.name.as_deref()).map_err(one)
+    }
+}
+
+fn ask(relay: &mut Client, request: &Request) -> Result<Response, Error> {
+    relay.ask(request).map_err(one)
+}
+
+fn info(relay: &mut Client) -> Result<Info, String> {
+    match relay.ask(&Request::Info {})? {
+        Response::Info(info) => Ok(info),
+        other => Err(strange(relay, &other).to_string()),
+    }
+}
+
+fn stats(relay: &mut Client, reset: bool) -> Result<Snapshot, Error> {
+    match ask(relay, &Request::Stats { reset })? {
+        Response::Stats(snapshot) => Ok(*snapshot),
+        other => Err(strange(relay, &other)),
+    }
+}
+
+fn strange(relay: &Client, response: &Response) -> Error {
+    one(format!(
+        "relay {}: an answer to another question: {response:?}",
+        relay.name()
+    ))
+}
+
+fn one(mistake: String) -> Error {
+    Error::Config(vec![mistake])
+}
+
+/// What a command comes to that has printed. A reader that has left knows why.
+fn written(printed: io::Result<()>) -> Result<ExitCode, Error> {
+    match printed {
+        Err(source) if source.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::system("write to", "standard output", source, ""))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+impl fmt::Display for Relays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.0.iter().map(|relay| match relay {
+            Listed::Answered(Info { name, .. }) | Listed::Silent { name, .. } => name.len(),
+        });
+        let width = names.max().unwrap_or(0).max(4);
+        write!(f, "{:width$} {:>7} {:>10}  pairs", "name", "pid", "uptime")?;
+        for relay in &self.0 {
+            match relay {
+                Listed::Answered(info) => {
+                    let pairs: Vec<String> = info.pairs.iter().map(ToString::to_string).collect();
+                    write!(
+                        f,
+                        "\n{:width$} {:>7} {:>10}  {}",
+                        info.name,
+                        info.pid,
+                        uptime(info.uptime_s),
+                        pairs.join(", ")
+                    )?;
+                }
+                Listed::Silent { name, error } => {
+                    write!(f, "\n{name:width$} {:>7} {:>10}  {error}", "?", "?")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `3 d 04:05:06`.
+fn uptime(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    let clock = format!("{hours:02}:{minutes:02}:{:02}", seconds % 60);
+    if days > 0 {
+        format!("{days} d {clock}")
+    } else {
+        clock
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match (self.live, self.ready) {
+            (true, true) => "ready",
+            (true, false) => "live, not ready",
+            (false, _) => "not live",
+        };
+        f.write_str(state)?;
+        self.reasons
+            .iter()
+            .try_for_each(|reason| write!(f, "\n  {reason}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uptimes_are_short() {
+        assert_eq!(uptime(59.9), "00:00:59");
+        assert_eq!(uptime(273_906.0), "3 d 04:05:06");
+    }
+}

@@ -1,0 +1,297 @@
+//! What is said on the control socket: requests and answers, one JSON object a line.
+//!
+//! The server and the client use these types alone; `docs/control.md` describes them and `docs/control.schema.json` is their
+//! schema, which a test holds real answers against. A new command is a variant of [`Request`], its name in
+//! [`Request::COMMANDS`], and a variant of [`Response`] if it answers something new. A field that is added needs a default.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::snapshot::{PortState, Snapshot};
+
+/// Of the protocol: every line carries it as `v`. It grows when a field changes its meaning or goes.
+pub const VERSION: u32 = 1;
+
+/// Longest request in bytes, without the end of line.
+pub const REQUEST_MAX: usize = 64 << 10;
+
+/// What a client may ask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Which relay this is.
+    Info {},
+    /// Whether it works.
+    Health {},
+    /// What it has counted.
+    Stats {
+        /// Count from 0 again; the answer is what had been counted before.
+        #[serde(default)]
+        reset: bool,
+    },
+    /// Stop, as SIGTERM does. The answer comes at once; the connection ends when everything has been sent and counted.
+    Stop {},
+}
+
+/// What a relay answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// To [`Request::Info`].
+    Info(Info),
+    /// To [`Request::Health`].
+    Health(Health),
+    /// To [`Request::Stats`].
+    Stats(Box<Snapshot>),
+    /// It was done: a sentence for each thing that changed.
+    Done(Vec<String>),
+    /// It was not done.
+    Error(Failure),
+}
+
+/// Which relay this is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Info {
+    /// The name of its socket.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Of the program.
+    pub version: String,
+    /// Since the relay was started, in seconds.
+    pub uptime_s: f64,
+    /// In the order in which they were given.
+    pub pairs: Vec<PairInfo>,
+}
+
+/// Two ports that are joined.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairInfo {
+    /// Both, or twice the one of a hairpin.
+    pub ports: [PortInfo; 2],
+    /// What carries it, in words.
+    pub by: String,
+}
+
+/// A port and its state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PortInfo {
+    /// As it was named.
+    pub name: String,
+    /// Whether frames can pass.
+    pub state: PortState,
+}
+
+/// Whether a relay works.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// Its workers turn. If not, only a restart helps.
+    pub live: bool,
+    /// Every pair can carry frames.
+    pub ready: bool,
+    /// What stands against that, a sentence each.
+    pub reasons: Vec<String>,
+}
+
+/// Why a request was not obeyed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Failure {
+    /// For programs.
+    pub code: FailureCode,
+    /// For people: what is wrong, and what to write instead.
+    pub message: String,
+}
+
+/// Kinds of [`Failure`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureCode {
+    /// The line is no JSON object with `v` and `cmd`.
+    Malformed,
+    /// The line is longer than [`REQUEST_MAX`]; the connection is closed.
+    TooLong,
+    /// `v` is not [`VERSION`].
+    UnknownVersion,
+    /// There is no such `cmd`.
+    UnknownCommand,
+    /// The command's fields are wrong.
+    Invalid,
+    /// It was understood, and could not be done.
+    Refused,
+}
+
+impl fmt::Display for PairInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b] = &self.ports;
+        if a.name == b.name {
+            write!(f, "hairpin {a}")
+        } else {
+            write!(f, "{a} <-> {b}")
+        }
+    }
+}
+
+impl fmt::Display for PortInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.state {
+            PortState::Up => f.write_str(&self.name),
+            state => write!(f, "{} ({state})", self.name),
+        }
+    }
+}
+
+/// A line: the version, and what is said.
+#[derive(Serialize, Deserialize)]
+struct Line<T> {
+    v: u32,
+    #[serde(flatten)]
+    body: T,
+}
+
+impl Request {
+    /// The names of all commands.
+    pub const COMMANDS: &[&str] = &["info", "health", "stats", "stop"];
+
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to write.
+    pub fn parse(line: &[u8]) -> Result<Self, Failure> {
+        let failure = |code, message| Failure { code, message };
+        let malformed = |message| failure(FailureCode::Malformed, message);
+        let value: Value = serde_json::from_slice(line)
+            .map_err(|error| malformed(format!("no JSON: {error}; write {}", Self::example())))?;
+        let Value::Object(mut fields) = value else {
+            return Err(malformed(format!("no object; write {}", Self::example())));
+        };
+        match fields.remove("v") {
+            None => {
+                return Err(malformed(format!(
+                    "\"v\" is missing; write {}",
+                    Self::example()
+                )));
+            }
+            Some(version) if version != VERSION => {
+                let message = format!("version {version}: this relay speaks version {VERSION}");
+                return Err(failure(FailureCode::UnknownVersion, message));
+            }
+            Some(_) => {}
+        }
+        let Some(command) = fields.get("cmd").and_then(Value::as_str) else {
+            return Err(malformed(format!(
+                "\"cmd\" is missing; write {}",
+                Self::example()
+            )));
+        };
+        if !Self::COMMANDS.contains(&command) {
+            let message = format!(
+                "no command {command:?}: there are {}",
+                Self::COMMANDS.join(", ")
+            );
+            return Err(failure(FailureCode::UnknownCommand, message));
+        }
+        let command = command.to_owned();
+        serde_json::from_value(Value::Object(fields))
+            .map_err(|error| failure(FailureCode::Invalid, format!("{command}: {error}")))
+    }
+
+    fn example() -> String {
+        format!("{{\"v\":{VERSION},\"cmd\":\"stats\"}}")
+    }
+}
+
+/// A line with its end.
+pub fn to_line(body: &impl Serialize) -> Vec<u8> {
+    let line = Line { v: VERSION, body };
+    // It can fail only for maps whose keys are no strings, and there are none.
+    let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// What an answer says.
+///
+/// # Errors
+/// The line is none of this version of the protocol.
+pub fn from_line<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
+    let line: Line<T> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    if line.v == VERSION {
+        Ok(line.body)
+    } else {
+        Err(format!("version {} where {VERSION} is spoken", line.v))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(line: &str) -> FailureCode {
+        Request::parse(line.as_bytes()).unwrap_err().code
+    }
+
+    #[test]
+    fn every_command_is_read_as_it_is_written() {
+        let all = [
+            Request::Info {},
+            Request::Health {},
+            Request::Stats { reset: true },
+            Request::Stop {},
+        ];
+        assert_eq!(all.len(), Request::COMMANDS.len());
+        for request in all {
+            let line = to_line(&request);
+            assert_eq!(Request::parse(&line).unwrap(), request);
+        }
+        let short = br#"{"cmd":"stats","v":1}"#;
+        assert_eq!(
+            Request::parse(short).unwrap(),
+            Request::Stats { reset: false }
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_code() {
+        for line in [
+            "",
+            "stats",
+            "[]",
+            "1",
+            "{}",
+            "{\"v\":1}",
+            "{\"v\":1,\"cmd\":7}",
+            "\u{0}\u{0}",
+        ] {
+            assert_eq!(code(line), FailureCode::Malformed, "{line:?}");
+        }
+        assert_eq!(code(&"[".repeat(60_000)), FailureCode::Malformed);
+        for version in ["0", "2", "1.5", "\"1\"", "null", "-1", "1e300"] {
+            let line = format!("{{\"v\":{version},\"cmd\":\"stats\"}}");
+            assert_eq!(code(&line), FailureCode::UnknownVersion, "{line}");
+        }
+        let unknown = Request::parse(br#"{"v":1,"cmd":"fly"}"#).unwrap_err();
+        assert_eq!(unknown.code, FailureCode::UnknownCommand);
+        assert!(unknown.message.contains("stats"), "{unknown}");
+        for line in [
+            r#"{"v":1,"cmd":"stats","reset":"yes"}"#,
+            r#"{"v":1,"cmd":"info","and":1}"#,
+        ] {
+            assert_eq!(code(line), FailureCode::Invalid, "{line}");
+        }
+        assert_eq!(
+            Request::parse(&[0xff, 0xfe]).unwrap_err().code,
+            FailureCode::Malformed
+        );
+    }
+
+    #[test]
+    fn answers_carry_the_version() {
+        let line = to_line(&Response::Done(vec!["b".into()]));
+        assert_eq!(line, b"{\"v\":1,\"done\":[\"b\"]}\n");
+        assert!(matches!(from_line(&line), Ok(Response::Done(_))));
+        assert!(from_line::<Response>(br#"{"v":2,"done":[]}"#).is_err());
+    }
+}

@@ -1,0 +1,278 @@
+//! The relay's end of the control socket: reads requests, writes answers, and never waits for a client.
+//!
+//! [`Control`](super::Control) calls it when its socket has news. Lines, answers and clients are bounded: a client that does not
+//! read its answer is not asked for its next request, and one too many takes the place of the one that was silent longest.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read, Write},
+    time::Instant,
+};
+
+use mio::{
+    Interest, Registry, Token,
+    net::{UnixListener, UnixStream},
+};
+
+use super::{
+    place::Claim,
+    protocol::{Failure, FailureCode, REQUEST_MAX, Request, Response, to_line},
+};
+
+/// Clients at a time.
+pub(super) const CLIENTS_MAX: usize = 64;
+
+/// A socket that listens, and its clients.
+#[derive(Debug)]
+pub struct Server {
+    claim: Claim,
+    listener: UnixListener,
+    clients: BTreeMap<usize, Client>,
+    /// The token of the listener; those of clients follow.
+    base: usize,
+    next: usize,
+    /// Connections may still wait that could not be accepted.
+    more: bool,
+}
+
+#[derive(Debug)]
+struct Client {
+    stream: UnixStream,
+    /// What came and was not yet obeyed.
+    inbox: Vec<u8>,
+    /// What it has not yet taken.
+    outbox: Vec<u8>,
+    written: usize,
+    readable: bool,
+    /// It says nothing more, or is not listened to any more.
+    ended: bool,
+    heard: Instant,
+}
+
+/// What a step with a client came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Nothing to do before the socket has news.
+    Waits,
+    /// There is more to do at once.
+    Again,
+    /// The connection is at its end.
+    Over,
+}
+
+impl Server {
+    /// Listens.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open(claim: Claim) -> io::Result<Self> {
+        let listener = claim.listen()?;
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            claim,
+            listener: UnixListener::from_std(listener),
+            clients: BTreeMap::new(),
+            base: 0,
+            next: 0,
+            more: false,
+        })
+    }
+
+    /// The relay's name.
+    pub fn name(&self) -> &str {
+        self.claim.name()
+    }
+
+    /// Takes all tokens from `base` on.
+    pub(super) fn register(&mut self, registry: &Registry, base: usize) -> io::Result<()> {
+        (self.base, self.next) = (base, base + 1);
+        registry.register(&mut self.listener, Token(base), Interest::READABLE)
+    }
+
+    /// Notes that a socket has news.
+    pub(super) fn news(&mut self, token: Token) {
+        if token.0 == self.base {
+            self.more = true;
+        } else if let Some(client) = self.clients.get_mut(&token.0) {
+            client.readable = true;
+        }
+    }
+
+    /// Does what there is to do: one request a client at most. `true`: there is more to do at once.
+    pub(super) fn turn(
+        &mut self,
+        registry: &Registry,
+        answer: &mut dyn FnMut(Request) -> Response,
+    ) -> bool {
+        self.accept(registry);
+        let mut again = false;
+        self.clients.retain(|_, client| match client.step(answer) {
+            Step::Waits => true,
+            Step::Again => {
+                again = true;
+                true
+            }
+            Step::Over => {
+                let _ = registry.deregister(&mut client.stream);
+                false
+            }
+        });
+        again
+    }
+
+    fn accept(&mut self, registry: &Registry) {
+        while self.more {
+            match self.listener.accept() {
+                Ok((mut stream, _)) => {
+                    self.make_room(registry);
+                    let token = self.next;
+                    // A token is used again only after more connections than a process can have made.
+                    self.next = self.next.checked_add(1).unwrap_or(self.base + 1);
+                    let interest = Interest::READABLE | Interest::WRITABLE;
+                    match registry.register(&mut stream, Token(token), interest) {
+                        Ok(()) => {
+                            self.clients.insert(token, Client::new(stream));
+                        }
+                        Err(error) => tracing::warn!("control socket: {error}"),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.more = false,
+                Err(error) => {
+                    // Out of descriptors, most likely. With no client to give one back, it is tried again at the next news.
+                    let silent = self.silent_longest();
+                    if silent.is_none() {
+                        return tracing::warn!("control socket: {error}");
+                    }
+                    self.close(silent, registry);
+                }
+            }
+        }
+    }
+
+    fn make_room(&mut self, registry: &Registry) {
+        if self.clients.len() >= CLIENTS_MAX {
+            let silent = self.silent_longest();
+            self.close(silent, registry);
+        }
+    }
+
+    fn silent_longest(&self) -> Option<usize> {
+        let longest = self.clients.iter().min_by_key(|(_, client)| client.heard);
+        longest.map(|(token, _)| *token)
+    }
+
+    fn close(&mut self, token: Option<usize>, registry: &Registry) {
+        if let Some(mut client) = token.and_then(|token| self.clients.remove(&token)) {
+            let _ = registry.deregister(&mut client.stream);
+        }
+    }
+}
+
+impl Client {
+    fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            written: 0,
+            readable: true,
+            ended: false,
+            heard: Instant::now(),
+        }
+    }
+
+    fn step(&mut self, answer: &mut dyn FnMut(Request) -> Response) -> Step {
+        if self.write().is_err() {
+            return Step::Over;
+        }
+        if self.is_writing() {
+            return Step::Waits;
+        }
+        if !self.ended && self.readable && self.line_end().is_none() && self.read().is_err() {
+            return Step::Over;
+        }
+        match self.take_line() {
+            Some(Ok(line)) => {
+                self.heard = Instant::now();
+                // An empty line, at the end perhaps, asks for nothing.
+                if !line.trim_ascii().is_empty() {
+                    let response = match Request::parse(&line) {
+                        Ok(request) => answer(request),
+                        Err(failure) => Response::Error(failure),
+                    };
+                    self.outbox = to_line(&response);
+                }
+            }
+            Some(Err(failure)) => {
+                self.outbox = to_line(&Response::Error(failure));
+                self.inbox = Vec::new();
+                self.ended = true;
+            }
+            None if self.ended => return Step::Over,
+            None if self.readable => return Step::Again,
+            None => return Step::Waits,
+        }
+        match self.write() {
+            Err(_) => Step::Over,
+            Ok(()) if self.is_writing() => Step::Waits,
+            Ok(()) => Step::Again,
+        }
+    }
+
+    fn is_writing(&self) -> bool {
+        self.written < self.outbox.len()
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while self.is_writing() {
+            match self.stream.write(&self.outbox[self.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        // Answers differ in length by orders of magnitude: the room of a long one is given back.
+        self.outbox = Vec::new();
+        self.written = 0;
+        Ok(())
+    }
+
+    /// Reads a piece: no more than makes a line too long.
+    fn read(&mut self) -> io::Result<()> {
+        let mut piece = [0; 4096];
+        match self.stream.read(&mut piece) {
+            Ok(0) => (self.ended, self.readable) = (true, false),
+            Ok(count) => self.inbox.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn line_end(&self) -> Option<usize> {
+        self.inbox.iter().position(|byte| *byte == b'\n')
+    }
+
+    /// The next whole line; what has no end counts as one when nothing more comes.
+    fn take_line(&mut self) -> Option<Result<Vec<u8>, Failure>> {
+        let end = self
+            .line_end()
+            .or_else(|| (self.ended && !self.inbox.is_empty()).then_some(self.inbox.len()));
+        let length = end.unwrap_or(self.inbox.len());
+        if length > REQUEST_MAX {
+            return Some(Err(Failure {
+                code: FailureCode::TooLong,
+                message: format!("a request has at most {REQUEST_MAX} bytes"),
+            }));
+        }
+        let end = end?;
+        let rest = self.inbox.split_off((end + 1).min(self.inbox.len()));
+        let mut line = std::mem::replace(&mut self.inbox, rest);
+        line.truncate(end);
+        Some(Ok(line))
+    }
+}
