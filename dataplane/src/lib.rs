@@ -49,6 +49,7 @@
 //! | [`error`] | what can go wrong at set-up |
 
 pub mod burst;
+mod capture;
 pub mod check;
 pub mod config;
 pub mod control;

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => args.run(),
         Command::Stats(args) => args.run(),
         Command::Health(args) => args.run(),
+        Command::Capture(args) => args.run(),
         Command::Stop(args) => args.run(),
     };
     match result {

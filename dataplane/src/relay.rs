@@ -14,6 +14,7 @@
 
 mod answer;
 mod links;
+pub mod observe;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -21,6 +22,7 @@ use std::{
 };
 
 use crate::{
+    capture::Captures,
     check::quota::quota,
     config::{Config, MacMode, PortName},
     control::links::{LinkThread, LinkWatch},
@@ -45,6 +47,7 @@ pub struct Relay {
     inner: Arc<Mutex<Inner>>,
     /// Follows the links of all ports. Ends before the workers do.
     watch: Option<LinkThread>,
+    captures: Captures,
 }
 
 /// What the control thread and the owner of the relay share.
@@ -122,7 +125,12 @@ impl Relay {
         inner.join_ports()?;
         let inner = Arc::new(Mutex::new(inner));
         let watch = Some(watch.start(Arc::clone(&inner))?);
-        Ok(Self { inner, watch })
+        let captures = Captures::default();
+        Ok(Self {
+            inner,
+            watch,
+            captures,
+        })
     }
 
     /// The counters now. Those of the kernel are asked for, so it costs a system call a lane.
@@ -144,7 +152,9 @@ impl Relay {
     fn shut_down(&mut self) {
         if let Some(watch) = self.watch.take() {
             watch.stop();
+            self.captures.stop();
             lock(&self.inner).stop_workers();
+            self.captures.join();
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     error::{Error, Result},
     idle::IdlePolicy,
     lane::Lane,
+    stage::tap::Tap,
     sys::event::{Poller, Wake},
 };
 
@@ -46,6 +47,10 @@ enum Command {
     Add(LaneId, Box<Lane>),
     /// Closes lanes, forwards what they hold, and hands them back.
     Remove(Vec<LaneId>, Sender<Vec<(LaneId, Box<Lane>)>>),
+    /// Puts a tap into a lane, and says so.
+    AddTap(LaneId, Tap, Sender<()>),
+    /// Takes a tap out and hands it back, so that its memory is given back in the other thread.
+    RemoveTap(LaneId, u64, Sender<Option<Tap>>),
     /// Publishes every counter, those of the kernel included, and says so.
     Refresh(Sender<()>),
 }
@@ -124,6 +129,23 @@ impl Worker {
         let (reply, lanes) = unbounded();
         self.send(Command::Remove(ids, reply));
         lanes.recv().unwrap_or_default()
+    }
+
+    /// Puts a tap into a lane; what is returned says when it is there. If the worker does not have the lane, the tap's observer finds
+    /// it gone.
+    pub fn add_tap(&self, lane: LaneId, tap: Tap) -> Receiver<()> {
+        let (reply, done) = bounded(1);
+        self.send(Command::AddTap(lane, tap, reply));
+        done
+    }
+
+    /// Takes the tap of that id out of a lane, and waits for it: it copies nothing any more.
+    pub fn remove_tap(&self, lane: LaneId, tap: u64) {
+        /// A worker that takes longer does not turn.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let (reply, removed) = bounded(1);
+        self.send(Command::RemoveTap(lane, tap, reply));
+        drop(removed.recv_timeout(PATIENCE));
     }
 
     /// Has the counters of all lanes published, those of the kernel included. What is returned says when it is done.
@@ -246,6 +268,16 @@ impl Turner {
                         .collect();
                     let _ = reply.send(self.finish(taken));
                 }
+                Ok(Command::AddTap(id, tap, reply)) => {
+                    if let Some(lane) = self.lane(id) {
+                        lane.add_tap(tap);
+                    }
+                    let _ = reply.send(());
+                }
+                Ok(Command::RemoveTap(id, tap, reply)) => {
+                    let removed = self.lane(id).and_then(|lane| lane.remove_tap(tap));
+                    let _ = reply.send(removed);
+                }
                 Ok(Command::Refresh(reply)) => {
                     self.lanes.iter_mut().for_each(|(_, lane)| lane.refresh());
                     let _ = reply.send(());
@@ -258,6 +290,11 @@ impl Turner {
                 }
             }
         }
+    }
+
+    fn lane(&mut self, id: LaneId) -> Option<&mut Lane> {
+        let lane = self.lanes.iter_mut().find(|(there, _)| *there == id);
+        lane.map(|(_, lane)| &mut **lane)
     }
 
     /// Closes lanes and turns them until they are empty; the others go on meanwhile.

@@ -1,5 +1,6 @@
 //! The command line: definitions, and turning them into settings. The program itself is `main.rs`.
 
+mod capture;
 mod check;
 mod print;
 mod remote;
@@ -7,6 +8,7 @@ mod run;
 
 use clap::{Parser, Subcommand};
 
+pub use capture::CaptureArgs;
 pub use check::CheckArgs;
 pub use print::{Printer, print};
 pub use remote::{HealthArgs, PsArgs, StatsArgs, StopArgs, Target};
@@ -34,6 +36,8 @@ pub enum Command {
     Stats(StatsArgs),
     /// Tell whether a relay works: for Docker, Kubernetes and scripts
     Health(HealthArgs),
+    /// Copy frames from a relay that runs, into a pcapng file or as lines
+    Capture(Box<CaptureArgs>),
     /// Stop a relay, as SIGTERM does, and wait for its end
     Stop(StopArgs),
 }

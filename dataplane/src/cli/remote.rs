@@ -188,7 +188,7 @@ impl StopArgs {
 }
 
 impl Target {
-    fn connect(&self) -> Result<Client, Error> {
+    pub(super) fn connect(&self) -> Result<Client, Error> {
         Client::connect(self.name.as_deref()).map_err(one)
     }
 }
@@ -211,14 +211,14 @@ fn stats(relay: &mut Client, reset: bool) -> Result<Snapshot, Error> {
     }
 }
 
-fn strange(relay: &Client, response: &Response) -> Error {
+pub(super) fn strange(relay: &Client, response: &Response) -> Error {
     one(format!(
         "relay {}: an answer to another question: {response:?}",
         relay.name()
     ))
 }
 
-fn one(mistake: String) -> Error {
+pub(super) fn one(mistake: String) -> Error {
     Error::Config(vec![mistake])
 }
 

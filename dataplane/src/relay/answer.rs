@@ -1,16 +1,22 @@
 //! What a relay answers to requests. Called by whoever has a control socket: the program's main thread, or an embedder's.
 
-use super::{Inner, Relay, lock};
+use super::{Inner, Relay, lock, observe::Place};
 use crate::{
-    control::protocol::{Health, Info, PairInfo, PortInfo, Request, Response},
+    capture::refused,
+    control::{
+        protocol::{CaptureRequest, Health, Info, PairInfo, PortInfo, Request, Response},
+        server::Answer,
+    },
+    error::Error,
     snapshot::PortState,
+    stage::tap::{Point, TapSettings, bpf::Program},
 };
 
 impl Relay {
     /// Obeys a request. To stop is the caller's business. `name` is the relay's, as its socket has it.
-    pub fn answer(&self, name: &str, request: Request) -> Response {
+    pub fn answer(&self, name: &str, request: Request) -> Answer {
         let mut inner = lock(&self.inner);
-        match request {
+        let response = match request {
             Request::Info {} => Response::Info(inner.info(name)),
             Request::Health {} => Response::Health(inner.health()),
             Request::Stats { reset } => {
@@ -21,6 +27,42 @@ impl Relay {
                 Response::Stats(Box::new(snapshot))
             }
             Request::Stop {} => Response::Done(vec!["stopping".into()]),
+            Request::Capture(wanted) => {
+                drop(inner);
+                return self.capture(&wanted);
+            }
+        };
+        Answer::Say(response)
+    }
+
+    fn capture(&self, wanted: &CaptureRequest) -> Answer {
+        let filter = match &wanted.filter[..] {
+            [] => None,
+            code => match Program::new(code) {
+                Ok(filter) => Some(filter),
+                Err(invalid) => return refused(invalid.to_string()),
+            },
+        };
+        let place = match (&wanted.port, &wanted.lane) {
+            (None, None) => Place::Everywhere,
+            (Some(port), None) => Place::Port(port.clone()),
+            (None, Some(lane)) => Place::Lane(lane.clone()),
+            (Some(_), Some(_)) => return refused("a port or a lane, not both".into()),
+        };
+        let points: &[Point] = match (wanted.before, wanted.after) {
+            (true, false) => &[Point::Before],
+            (false, true) => &[Point::After],
+            _ => &[Point::Before, Point::After],
+        };
+        let settings = TapSettings {
+            filter,
+            snaplen: wanted.snaplen.unwrap_or(u32::MAX),
+            buffer: wanted.buffer_bytes.min(CaptureRequest::BUFFER_MAX) as usize,
+        };
+        match self.observe(&place, points, &settings) {
+            Ok(taps) => self.captures.start(taps, wanted),
+            Err(Error::Config(mistakes)) => refused(mistakes.join("; ")),
+            Err(error) => refused(error.to_string()),
         }
     }
 }

@@ -60,15 +60,15 @@ pub struct TapSettings {
     pub filter: Option<Program>,
     /// How much of each, in bytes.
     pub snaplen: u32,
-    /// Room for copies that nobody has taken yet, in bytes; at least [`TapSettings::BUFFER_MIN`].
+    /// Room for copies that nobody has taken yet, in bytes; each tap has at least [`TapSettings::BUFFER_MIN`].
     pub buffer: usize,
 }
 
 impl TapSettings {
     /// Least room: one frame of any length fits.
     pub const BUFFER_MIN: usize = LARGE_FRAME + HEADER;
-    /// Room if nothing else is said: 40 ms of a million small frames a second.
-    pub const BUFFER: usize = 4 << 20;
+    /// Room if nothing else is said: 160 ms of a million small frames a second.
+    pub const BUFFER: usize = 16 << 20;
 }
 
 impl Default for TapSettings {
@@ -145,12 +145,9 @@ impl Tap {
         let (mut producer, mut consumer) =
             RingBuffer::new(settings.buffer.max(TapSettings::BUFFER_MIN));
         // Every page is touched here: the worker would pay for each fault.
-        if let Ok(all) = producer.write_chunk(producer.slots()) {
-            all.commit_all();
-        }
-        if let Ok(all) = consumer.read_chunk(consumer.slots()) {
-            all.commit_all();
-        }
+        let mut page = [0; 4096];
+        while producer.push_entire_slice(&page).is_ok() {}
+        while consumer.pop_entire_slice(&mut page).is_ok() {}
         let shared = Arc::<Shared>::default();
         let tap = Self {
             id,
@@ -285,5 +282,214 @@ impl Observer {
             matched,
             lost,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        lane::Lane,
+        memory::{FramePool, PoolSize},
+        port::memory::{self, Packet, Wire},
+        stage::{link::Delay, mac::Rewrite},
+        stats::Tally,
+    };
+    use bpf::Instruction;
+    use std::time::Duration;
+
+    struct Scene {
+        lane: Lane,
+        left: Wire,
+        right: Wire,
+    }
+
+    fn scene(stages: Vec<Box<dyn Stage>>) -> Scene {
+        let (rx, _, left) = memory::port(64, 70_000);
+        let (_, tx, right) = memory::port(64, 70_000);
+        let size = PoolSize {
+            small: 128,
+            large: 8,
+        };
+        let pool = FramePool::ordinary(size).unwrap();
+        Scene {
+            lane: Lane::new(Box::new(rx), stages, Box::new(tx), pool),
+            left,
+            right,
+        }
+    }
+
+    impl Scene {
+        fn tap(&mut self, point: Point, settings: TapSettings) -> Observer {
+            let (tap, observer) = Tap::open(point, settings);
+            self.lane.add_tap(tap);
+            observer
+        }
+
+        fn send(&mut self, frames: &[Packet]) {
+            for frame in frames {
+                self.left.send(frame.clone()).unwrap();
+            }
+        }
+
+        /// All that left the lane, which has kept nothing and counted everything.
+        fn sent(&mut self) -> usize {
+            let tally: Tally = self.lane.counters().read();
+            assert!(tally.is_conserved() && self.lane.pool().outstanding() == 0);
+            std::iter::from_fn(|| self.right.receive()).count()
+        }
+    }
+
+    fn all(observer: &mut Observer) -> Vec<Copied> {
+        std::iter::from_fn(|| observer.receive()).collect()
+    }
+
+    #[test]
+    fn taps_see_what_comes_and_what_goes() {
+        let mut scene = scene(vec![
+            Box::new(Rewrite::Swap),
+            Box::new(Delay::new(Duration::from_nanos(500))),
+        ]);
+        let mut before = scene.tap(Point::Before, TapSettings::default());
+        let mut after = scene.tap(Point::After, TapSettings::default());
+        let bytes: Vec<u8> = (0..100).collect();
+        scene.send(&[Packet::new(&bytes)]);
+        scene.lane.turn(1000);
+        assert_eq!((all(&mut before).len(), all(&mut after).len()), (1, 0));
+        scene.lane.turn(1600);
+        let [copy] = &all(&mut after)[..] else {
+            panic!("one frame")
+        };
+        assert_eq!((copy.time_ns, copy.len), (1600, 100));
+        assert_eq!(copy.bytes, [&bytes[6..12], &bytes[..6], &bytes[12..]].concat());
+        assert_eq!((before.counts().seen, after.counts().seen), (1, 1));
+        assert_eq!(scene.sent(), 1);
+    }
+
+    #[test]
+    fn a_super_frame_keeps_its_length_and_says_what_it_is() {
+        let mut scene = scene(Vec::new());
+        let settings = TapSettings {
+            snaplen: 54,
+            ..TapSettings::default()
+        };
+        let mut observer = scene.tap(Point::Before, settings);
+        let offload = Offload {
+            flags: Offload::NEEDS_CSUM,
+            gso_type: 1,
+            gso_size: 1448,
+            hdr_len: 54,
+            csum_start: 34,
+            csum_offset: 16,
+        };
+        let mut bytes = vec![0; 54 + 10 * 1448];
+        (bytes[12], bytes[14], bytes[46]) = (8, 0x45, 0x50);
+        scene.send(&[Packet { bytes, offload }]);
+        scene.lane.turn(0);
+        let copy = observer.receive().unwrap();
+        assert_eq!((copy.bytes.len(), copy.len), (54, 54 + 10 * 1448));
+        assert_eq!((copy.segments, copy.offload), (10, offload));
+        assert_eq!(scene.sent(), 1);
+    }
+
+    #[test]
+    fn a_full_ring_loses_copies_and_no_frame() {
+        let mut scene = scene(Vec::new());
+        let small = TapSettings {
+            buffer: 0,
+            ..TapSettings::default()
+        };
+        let mut observer = scene.tap(Point::After, small);
+        let mut sent = 0;
+        for now_ns in 0..200 {
+            scene.send(&vec![Packet::new(&[7; 1000]); 16]);
+            scene.lane.turn(now_ns);
+            sent += scene.sent();
+        }
+        let copies = all(&mut observer);
+        let TapCounts {
+            seen,
+            matched,
+            lost,
+        } = observer.counts();
+        assert_eq!((sent, seen, matched), (3200, 3200, 3200));
+        assert_eq!(lost, 3200 - copies.len() as u64);
+        assert_eq!(copies.len(), TapSettings::BUFFER_MIN / (HEADER + 1000));
+        // And there is room again.
+        scene.send(&[Packet::new(&[8; 60])]);
+        scene.lane.turn(200);
+        assert_eq!(all(&mut observer)[0].bytes, [8; 60]);
+    }
+
+    #[test]
+    fn several_at_once_each_with_its_filter() {
+        let mut scene = scene(Vec::new());
+        // The frame's first byte is 7: ldb [0]; jeq #7; ret; ret.
+        let code = [(0x30, 0, 0, 0), (0x15, 0, 1, 7), (6, 0, 0, 9), (6, 0, 0, 0)];
+        let filter = Program::new(&code.map(Instruction::from)).unwrap();
+        let sevens = TapSettings {
+            filter: Some(filter),
+            ..TapSettings::default()
+        };
+        let mut some = scene.tap(Point::Before, sevens);
+        let mut every = scene.tap(Point::Before, TapSettings::default());
+        let frames: Vec<Packet> = (0..14).map(|first| Packet::new(&[first; 60])).collect();
+        scene.send(&frames);
+        scene.lane.turn(0);
+        // What a filter returns is a limit too.
+        assert_eq!(all(&mut some).iter().map(|copy| &copy.bytes[..]).collect::<Vec<_>>(), [[7; 9]]);
+        assert_eq!(some.counts(), TapCounts { seen: 14, matched: 1, lost: 0 });
+        assert_eq!(all(&mut every).len(), 14);
+
+        // One is taken out, the other's observer goes away: nothing is copied for either.
+        drop(scene.lane.remove_tap(some.tap()).unwrap());
+        assert!(some.is_abandoned() && scene.lane.remove_tap(some.tap()).is_none());
+        let gone = every.tap();
+        drop(every);
+        scene.send(&frames);
+        scene.lane.turn(1);
+        assert_eq!(some.counts().seen, 14);
+        assert_eq!(scene.lane.remove_tap(gone).unwrap().counts.seen, 14);
+        assert_eq!(scene.sent(), 28);
+    }
+
+    /// The other end reads while the tap writes: whole copies, in order, and every one or counted.
+    #[test]
+    fn copies_arrive_whole_while_they_are_made() {
+        const FRAMES: u64 = 20_000;
+        let mut scene = scene(Vec::new());
+        let settings = TapSettings {
+            buffer: 0,
+            ..TapSettings::default()
+        };
+        let mut observer = scene.tap(Point::Before, settings);
+        let reader = std::thread::spawn(move || {
+            let (mut last, mut taken) = (None, 0);
+            loop {
+                let over = observer.is_abandoned();
+                match observer.receive() {
+                    Some(copy) => {
+                        let number = copy.time_ns;
+                        assert!(last < Some(number));
+                        assert!(copy.bytes.iter().all(|byte| *byte == number as u8));
+                        assert_eq!(copy.bytes.len() as u64, 60 + number % 900);
+                        (last, taken) = (Some(number), taken + 1);
+                    }
+                    None if over => return (taken, observer.counts()),
+                    None => std::thread::yield_now(),
+                }
+            }
+        });
+        for number in 0..FRAMES {
+            let size = 60 + (number % 900) as usize;
+            scene.send(&[Packet::new(&vec![number as u8; size])]);
+            scene.lane.turn(number);
+            assert_eq!(scene.sent(), 1);
+        }
+        drop(scene.lane);
+        let (taken, counts) = reader.join().unwrap();
+        assert_eq!((counts.seen, counts.matched), (FRAMES, FRAMES));
+        assert_eq!(taken + counts.lost, FRAMES);
+        assert!(taken > 0);
     }
 }

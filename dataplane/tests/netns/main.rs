@@ -4,6 +4,7 @@
 mod common;
 
 mod bad_input;
+mod capture;
 mod change;
 mod check;
 mod control;
