@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// The receiver-side counter: counts the datagrams of a flood where they are delivered.
+// The receiver-side counter: counts the datagrams of a flood where they are delivered, and looks at some of them.
 //
 // Attached by a tcx link to the ingress of the receiving interface (bench/src/count.rs), so it goes when its owner does. Datagrams
 // are counted, not socket buffers: a GSO super-frame counts its segments, and the bytes it would have on the wire.
-#include <stddef.h>
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
-#include <linux/udp.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "payload.h"
 
-#define TCX_NEXT (-1)
-#define TCX_DROP 2
+// Longest payload of a sample, and how many samples there is room for.
+#define SAMPLE_MAX 1536
+#define SAMPLES 256
 
 // Written by user space, mirrored in bench/src/count.rs.
 struct config {
@@ -24,6 +17,8 @@ struct config {
 	__u8 drop; // 1: what is counted goes no further
 	__u8 gaps; // 1: keep the longest time between two arrivals
 	__u8 unused[2];
+	__u32 payload; // bytes that every datagram's payload has; 0: any
+	__u32 sample_every; // one datagram of so many socket buffers is kept; 0: none
 };
 
 struct count {
@@ -31,6 +26,14 @@ struct count {
 	__u64 bytes; // from the Ethernet header on, without the check sequence
 	__u64 buffers; // socket buffers: below packets where super-frames arrive
 	__u64 longest_gap_ns;
+	__u64 odd; // datagrams in buffers whose segments are not of the payload expected
+};
+
+struct sample {
+	__u32 len; // of the payload
+	__u16 source; // UDP source port
+	__u16 segment; // which of its super-frame, 0 the first
+	__u8 bytes[SAMPLE_MAX];
 };
 
 struct {
@@ -55,54 +58,52 @@ struct {
 	__type(value, __u64);
 } last SEC(".maps");
 
-// Where the payload of a UDP datagram begins, 0 if the frame is none of those counted.
-static __always_inline __u32 payload_at(struct __sk_buff *skb, const struct config *c)
+// The last samples: number n is in slot n % SAMPLES.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SAMPLES);
+	__type(key, __u32);
+	__type(value, struct sample);
+} samples SEC(".maps");
+
+// Keeps segment `segment` of a buffer. `number` counts the samples of this CPU; a receiver's interface is served by one.
+static __always_inline void keep(struct __sk_buff *skb, __u32 at, __u32 segment, __u16 source, __u64 number)
 {
-	struct udphdr udp;
-	__u32 udp_at;
-	__u16 port;
+	__u32 slot = number % SAMPLES;
+	__u32 from = at + segment * skb->gso_size;
+	struct sample *sample = bpf_map_lookup_elem(&samples, &slot);
+	__u32 len;
 
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr ip;
-
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
-			return 0;
-		if (ip.protocol != IPPROTO_UDP || ip.frag_off & bpf_htons(0x3fff))
-			return 0;
-		udp_at = ETH_HLEN + ip.ihl * 4;
-	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		__u8 next;
-
-		if (bpf_skb_load_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, nexthdr), &next, sizeof(next)))
-			return 0;
-		if (next != IPPROTO_UDP)
-			return 0;
-		udp_at = ETH_HLEN + sizeof(struct ipv6hdr);
-	} else {
-		return 0;
-	}
-	if (bpf_skb_load_bytes(skb, udp_at, &udp, sizeof(udp)))
-		return 0;
-	port = bpf_ntohs(udp.dest);
-	if (port < c->first_port || port > c->last_port)
-		return 0;
-	return udp_at + sizeof(udp);
+	if (!sample || from >= skb->len)
+		return;
+	len = skb->len - from;
+	if (skb->gso_size && len > skb->gso_size)
+		len = skb->gso_size;
+	if (len > SAMPLE_MAX)
+		len = SAMPLE_MAX;
+	if (len < 1 || bpf_skb_load_bytes(skb, from, sample->bytes, len))
+		return;
+	sample->source = source;
+	sample->segment = segment;
+	sample->len = len;
 }
 
 SEC("tcx/ingress")
 int count(struct __sk_buff *skb)
 {
-	__u32 zero = 0, at, segments = 1;
+	__u32 zero = 0, at, size, segments = 1;
 	struct config *c = bpf_map_lookup_elem(&config, &zero);
 	struct count *n = bpf_map_lookup_elem(&counts, &zero);
 	__u64 *previous;
+	__u16 source;
 
 	if (!c || !n)
 		return TCX_NEXT;
-	at = payload_at(skb, c);
+	at = payload_at(skb, c->first_port, c->last_port, &source);
 	if (!at)
 		return TCX_NEXT;
 
+	size = skb->len - at;
 	if (skb->gso_size) {
 		segments = skb->gso_segs;
 		// A frame from a socket with a virtio header may not have been divided up yet.
@@ -110,10 +111,18 @@ int count(struct __sk_buff *skb)
 			segments = (skb->len - at + skb->gso_size - 1) / skb->gso_size;
 		if (!segments)
 			segments = 1;
+		size = skb->gso_size;
+		// All segments are of one size, the last one too, and there are as many as the buffer says.
+		if (c->payload && skb->len - at != (__u64)segments * c->payload)
+			size = 0;
 	}
 	n->packets += segments;
 	n->bytes += skb->len + (__u64)(segments - 1) * at;
 	n->buffers += 1;
+	if (c->payload && size != c->payload)
+		n->odd += segments;
+	if (c->sample_every && n->buffers % c->sample_every == 0)
+		keep(skb, at, n->buffers / c->sample_every % segments, source, n->buffers / c->sample_every);
 
 	previous = c->gaps ? bpf_map_lookup_elem(&last, &zero) : NULL;
 	if (previous) {

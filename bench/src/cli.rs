@@ -23,7 +23,21 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Client — relay — server: latency and goodput by sockperf and iperf3, with and without relay.
     Chain(Chain),
-    /// Relays side by side in interleaved rounds: latency, TCP, flood, idle CPU, start, memory.
+    /// Relays side by side in interleaved rounds: latency, TCP, floods, a real socket, idle CPU, start, memory.
+    ///
+    /// Without options: the relays that people choose from, by latency, TCP, flood, idle CPU, start and memory, in some 7 minutes. How long
+    /// it will take is said at the start; a relay that is not installed is skipped aloud.
+    ///
+    /// Relays: none, bridge, testpmd[-xdp][-macswap][-txoff], l2relay (defaults), l2relay-spin, l2relay-macswap, l2relay-xdp,
+    /// l2relay-xdp-macswap, l2relay-xdp-generic, l2relay-xdp-packet; and tx-limit, which is no relay but the rate at which the kernel takes
+    /// frames from an AF_XDP socket on the relay's CPU.
+    ///
+    /// Metrics: start, idle, memory; ping-pong; transit (interface to interface, without sockets); under-load-N with N of 100, 1000, 10000,
+    /// 50000 messages/s (with the relay's CPU); throughput-N with N of 64, 1472 bytes; udp; tcp[-off][-8] (hosts' offloads off, 8 flows);
+    /// flood-SIZE-FLOWS with SIZE of 64, 512, 1500 and FLOWS of 1, 64, 1024; lossless-SIZE-64; socket-default and socket-4m (what a real UDP
+    /// socket with that receive buffer reads at several rates).
+    ///
+    /// Examples: `peers --preset goals`; `peers --rounds 15 --metrics transit --only l2relay-xdp,testpmd-xdp-txoff`.
     Peers(peers::Flags),
     /// A steady flood of UDP frames out of an interface, by hand.
     Flood(flood::command::Flags),

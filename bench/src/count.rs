@@ -17,6 +17,9 @@ use crate::topology;
 /// Built from bpf/count.bpf.c by bpf/Makefile.
 static OBJECT: &[u8] = include_bytes!("../../bpf/count.bpf.o");
 
+/// How many samples the program has room for.
+const SAMPLES: u32 = 256;
+
 /// What becomes of a counted frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -36,6 +39,10 @@ pub(crate) struct Spec {
     pub(crate) verdict: Verdict,
     /// Whether the longest time between two arrivals is kept (costs a look at the clock each).
     pub(crate) gaps: bool,
+    /// Bytes that every datagram's payload is to have; 0: any.
+    pub(crate) payload: u32,
+    /// A datagram of one socket buffer in so many is kept; 0: none.
+    pub(crate) sample_every: u32,
 }
 
 impl Spec {
@@ -45,12 +52,14 @@ impl Spec {
             ports: (port, port),
             verdict: Verdict::Drop,
             gaps: false,
+            payload: 0,
+            sample_every: 0,
         }
     }
 
     /// `struct config` of the program.
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(8);
+        let mut bytes = Vec::with_capacity(16);
         bytes.extend(self.ports.0.to_ne_bytes());
         bytes.extend(self.ports.1.to_ne_bytes());
         bytes.extend([
@@ -59,6 +68,8 @@ impl Spec {
             0,
             0,
         ]);
+        bytes.extend(self.payload.to_ne_bytes());
+        bytes.extend(self.sample_every.to_ne_bytes());
         bytes
     }
 }
@@ -74,6 +85,34 @@ pub(crate) struct Counts {
     pub(crate) buffers: u64,
     /// Longest time between two arrivals, if it is kept.
     pub(crate) longest_gap_ns: u64,
+    /// Datagrams in socket buffers whose segments are not of the payload expected.
+    pub(crate) odd: u64,
+}
+
+/// A datagram that was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// UDP source port.
+    pub(crate) source: u16,
+    /// Which segment of its super-frame it was, 0 for the first or only one.
+    pub(crate) segment: u16,
+    /// The payload.
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Sample {
+    /// `struct sample` of the program; nothing if the slot is empty.
+    fn decode(bytes: &[u8]) -> Option<Sample> {
+        const HEAD: usize = 8;
+        let len = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+        let half = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        (len > 0).then_some(())?;
+        Some(Sample {
+            source: half(4)?,
+            segment: half(6)?,
+            payload: bytes.get(HEAD..HEAD + len)?.to_vec(),
+        })
+    }
 }
 
 impl Counts {
@@ -89,6 +128,7 @@ impl Counts {
         self.bytes += word(1);
         self.buffers += word(2);
         self.longest_gap_ns = self.longest_gap_ns.max(word(3));
+        self.odd += word(4);
     }
 
     /// What came between an earlier reading and this one; the gap stays the longest of all.
@@ -98,6 +138,7 @@ impl Counts {
             bytes: self.bytes.saturating_sub(earlier.bytes),
             buffers: self.buffers.saturating_sub(earlier.buffers),
             longest_gap_ns: self.longest_gap_ns,
+            odd: self.odd.saturating_sub(earlier.odd),
         }
     }
 }
@@ -107,6 +148,7 @@ impl Counts {
 pub(crate) struct Counter {
     _link: OwnedFd,
     counts: MapHandle,
+    samples: MapHandle,
 }
 
 impl Counter {
@@ -127,14 +169,25 @@ impl Counter {
             .context("the counter program's settings cannot be written")?;
         let program = object.progs().next().context("no program in the object")?;
         let program = program.as_fd();
-        let link = topology::enter(namespace, || sys::link_tcx_ingress(program, index))?
+        let link = topology::enter(namespace, || sys::link_tcx(program, index, sys::Hook::Ingress))?
             .with_context(|| {
                 format!("the counter cannot be linked to the ingress of {interface} (tcx: Linux 6.6 or newer)")
             })?;
         Ok(Counter {
             _link: link,
             counts: map(&object, "counts")?,
+            samples: map(&object, "samples")?,
         })
+    }
+
+    /// The datagrams that were kept, the last ones if there were more than there is room for.
+    pub(crate) fn samples(&self) -> Result<Vec<Sample>> {
+        let mut samples = Vec::new();
+        for slot in 0..SAMPLES {
+            let bytes = self.samples.lookup(&slot.to_ne_bytes(), MapFlags::ANY)?;
+            samples.extend(bytes.as_deref().and_then(Sample::decode));
+        }
+        Ok(samples)
     }
 
     /// What has arrived up to now.
@@ -151,7 +204,8 @@ impl Counter {
     }
 }
 
-fn map(object: &Object, name: &str) -> Result<MapHandle> {
+/// A map of a loaded object.
+pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle> {
     let map = object
         .maps()
         .find(|map| map.name() == name)
@@ -169,27 +223,46 @@ mod tests {
             ports: (9000, 9001),
             verdict: Verdict::Pass,
             gaps: true,
+            payload: 22,
+            sample_every: 64,
         };
         let bytes = spec.encode();
         assert_eq!(bytes[..2], 9000u16.to_ne_bytes());
         assert_eq!(bytes[2..4], 9001u16.to_ne_bytes());
-        assert_eq!(bytes[4..], [0, 1, 0, 0]);
-        assert_eq!(Spec::port(1).encode()[4..], [1, 0, 0, 0]);
+        assert_eq!(bytes[4..8], [0, 1, 0, 0]);
+        assert_eq!(bytes[8..12], 22u32.to_ne_bytes());
+        assert_eq!(bytes[12..], 64u32.to_ne_bytes());
+        assert_eq!(Spec::port(1).encode()[4..8], [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn samples_are_laid_out_as_in_c() {
+        let mut bytes = vec![0; 1544];
+        assert_eq!(Sample::decode(&bytes), None, "an empty slot");
+        bytes[..4].copy_from_slice(&3u32.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&20_001u16.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&7u16.to_ne_bytes());
+        bytes[8..11].copy_from_slice(b"abc");
+        let sample = Sample::decode(&bytes).expect("a sample");
+        assert_eq!((sample.source, sample.segment), (20_001, 7));
+        assert_eq!(sample.payload, b"abc");
+        assert_eq!(Sample::decode(&bytes[..10]), None, "cut");
     }
 
     #[test]
     fn shares_add_up_and_the_longest_gap_stays() {
-        let share = |words: [u64; 4]| -> Vec<u8> {
+        let share = |words: [u64; 5]| -> Vec<u8> {
             words.iter().flat_map(|word| word.to_ne_bytes()).collect()
         };
         let mut counts = Counts::default();
-        counts.add(&share([1, 60, 1, 7]));
-        counts.add(&share([64, 4096, 1, 5]));
+        counts.add(&share([1, 60, 1, 7, 0]));
+        counts.add(&share([64, 4096, 1, 5, 64]));
         let expected = Counts {
             packets: 65,
             bytes: 4156,
             buffers: 2,
             longest_gap_ns: 7,
+            odd: 64,
         };
         assert_eq!(counts, expected);
         let later = Counts {
@@ -197,6 +270,7 @@ mod tests {
             bytes: 6256,
             buffers: 10,
             longest_gap_ns: 9,
+            odd: 65,
         };
         assert_eq!(
             later.since(counts),
@@ -204,7 +278,8 @@ mod tests {
                 packets: 35,
                 bytes: 2100,
                 buffers: 8,
-                longest_gap_ns: 9
+                longest_gap_ns: 9,
+                odd: 1,
             }
         );
     }

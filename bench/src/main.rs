@@ -9,16 +9,20 @@
 //! chain     loads × relays;           report    JSON, Markdown, HTML with plots
 //! peers     relays × metrics, in rounds
 //! flood     the steady flood generator; count   the counter at the receiver
+//! reader    a socket that reads it;       limit   the kernel's AF_XDP transmit alone
+//! transit   the time between two interfaces
 //! ```
 
 mod chain;
 mod cli;
 mod count;
 mod flood;
+mod limit;
 mod machine;
 mod meter;
 mod peers;
 mod process;
+mod reader;
 mod report;
 mod rivals;
 mod run;
@@ -26,6 +30,7 @@ mod say;
 mod sys;
 mod topology;
 mod traffic;
+mod transit;
 
 use std::process::ExitCode;
 

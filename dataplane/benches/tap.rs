@@ -83,7 +83,10 @@ fn measure(criterion: &mut Criterion, name: &str, settings: Option<TapSettings>)
         bencher.iter_batched(
             || {
                 while scene.right.receive().is_some() {}
-                while observer.as_mut().is_some_and(|observer| observer.receive().is_some()) {}
+                while observer
+                    .as_mut()
+                    .is_some_and(|observer| observer.receive().is_some())
+                {}
                 for _ in 0..Burst::MAX {
                     scene.left.send(frame()).expect("the queue is empty");
                 }

@@ -9,7 +9,7 @@ mod parse;
 use std::{collections::HashMap, fmt, str::FromStr, time::Duration};
 
 pub use backend::{Backend, XdpCopy, XdpMode, XdpSettings};
-pub(crate) use parse::{parse_cores, parse_dst_mac, parse_link, parse_pair};
+pub(crate) use parse::{parse_cores, parse_dst_mac, parse_ends, parse_link, parse_pair};
 
 use crate::{
     idle::IdlePolicy,
@@ -52,6 +52,12 @@ pub struct Config {
     pub qdisc: bool,
     /// Discard multicast on hairpins.
     pub hairpin_guard: bool,
+    /// Multicast and broadcast packets that a lane lets pass in a second. `None`: all.
+    pub storm_guard_pps: Option<u32>,
+    /// By what an interface that is created anew is known.
+    pub port_by: PortBy,
+    /// Set the other port of a pair down while one has no link.
+    pub propagate_link: bool,
     /// Whether frames lie on huge pages.
     pub huge_pages: HugePages,
     /// Link emulation, per direction.
@@ -75,6 +81,9 @@ impl Default for Config {
             promiscuous: true,
             qdisc: false,
             hairpin_guard: false,
+            storm_guard_pps: None,
+            port_by: PortBy::default(),
+            propagate_link: false,
             huge_pages: HugePages::default(),
             links: Vec::new(),
         }
@@ -91,6 +100,16 @@ pub enum MacMode {
     Swap,
     /// As l2fwd does: source is the sending port's, destination `02:00:00:00:00:<its id>` or as given.
     Update,
+}
+
+/// By what a port knows its interface when that is created anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortBy {
+    /// By its name.
+    #[default]
+    Name,
+    /// By its hardware address, whatever its name.
+    Mac,
 }
 
 /// Names an interface, perhaps in another network namespace: `eth0`, `ns1:eth0`.
@@ -196,6 +215,11 @@ impl Config {
                 ));
             }
         }
+        if self.storm_guard_pps == Some(0) {
+            mistakes.push(
+                "--storm-guard 0: at least 1 packet a second; none would take ARP away".into(),
+            );
+        }
         for (at, core) in self.cores.iter().enumerate() {
             if self.cores[..at].contains(core) {
                 mistakes.push(format!(
@@ -211,11 +235,15 @@ impl Config {
     /// # Errors
     /// One sentence for each mistake.
     pub fn check(&self) -> Result<(), Vec<String>> {
-        self.resolve().map(drop)
+        self.resolve(&[]).map(drop)
     }
 
-    /// Every mistake at once; else the interfaces, in the order of [`Config::ports`].
-    pub(crate) fn resolve(&self) -> Result<Vec<Interface>, Vec<String>> {
+    /// Every mistake at once; else the interfaces, in the order of [`Config::ports`]. Those of ports that are open already are
+    /// not looked for: they may be gone for the moment.
+    pub(crate) fn resolve(
+        &self,
+        open: &[(PortName, Interface)],
+    ) -> Result<Vec<Interface>, Vec<String>> {
         let mut mistakes = self.mistakes();
         if let Some(allowed) = core_affinity::get_core_ids() {
             let allowed: Vec<usize> = allowed.iter().map(|core| core.id).collect();
@@ -230,7 +258,8 @@ impl Config {
         let mut known = HashMap::new();
         for port in self.ports() {
             let place = netns::identity(port.netns.as_deref()).ok();
-            match port.find() {
+            let is_open = open.iter().find(|(name, _)| name == port);
+            match is_open.map_or_else(|| port.find(), |(_, interface)| Ok(interface.clone())) {
                 Ok(interface) if interface.loopback => {
                     mistakes.push(format!(
                         "{port} is a loopback interface: it joins nothing, name another"
@@ -257,6 +286,21 @@ impl Config {
         } else {
             Err(mistakes)
         }
+    }
+
+    /// What is done to frames, in words.
+    pub(crate) fn edit_words(&self) -> String {
+        let mut words = format!("mac {}", self.mac);
+        for (port, mac) in &self.dst_mac {
+            words += &format!(", dst-mac {port}={mac}");
+        }
+        if self.hairpin_guard {
+            words += ", hairpin-guard";
+        }
+        if let Some(pps) = self.storm_guard_pps {
+            words += &format!(", storm-guard {pps}");
+        }
+        words
     }
 
     /// How frames are received: what `rx` says, or `backend`.
@@ -350,6 +394,37 @@ impl fmt::Display for PortName {
             Some(netns) => write!(f, "{netns}:{}", self.interface),
             None => f.write_str(&self.interface),
         }
+    }
+}
+
+impl fmt::Display for PortBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Name => "name",
+            Self::Mac => "mac",
+        })
+    }
+}
+
+impl FromStr for PortBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "name" => Ok(Self::Name),
+            "mac" => Ok(Self::Mac),
+            _ => Err(format!("--port-by {text:?}: use name or mac")),
+        }
+    }
+}
+
+impl fmt::Display for MacMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keep => "keep",
+            Self::Swap => "swap",
+            Self::Update => "update",
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a worker does when no frame comes.
 
-use std::{str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
 /// How a worker waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,16 @@ impl IdlePolicy {
             Self::Adaptive => Some(Self::PATIENCE),
             Self::Sleep => Some(Duration::ZERO),
         }
+    }
+}
+
+impl fmt::Display for IdlePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Spin => "spin",
+            Self::Adaptive => "adaptive",
+            Self::Sleep => "sleep",
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use netlink_packet_core::{NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
@@ -139,6 +139,19 @@ impl Interface {
         let mut request = LinkMessage::default();
         request.header.index = index;
         Self::first(request)
+    }
+
+    /// Sets the interface of that number up or down.
+    pub(crate) fn set_up(index: u32, up: bool) -> io::Result<()> {
+        let mut request = LinkMessage::default();
+        request.header.index = index;
+        request.header.flags = if up {
+            LinkFlags::Up
+        } else {
+            LinkFlags::empty()
+        };
+        request.header.change_mask = LinkFlags::Up;
+        ask(&RouteNetlinkMessage::SetLink(request), NLM_F_ACK).map(drop)
     }
 
     /// The addresses it has now.

@@ -219,6 +219,13 @@ impl Lane {
         (self.rx, self.stages, self.tx, self.pool) = (rx, stages, tx, pool);
     }
 
+    /// Exchanges the stages that hold no frames. Those that do stay behind them.
+    pub fn edit(&mut self, edits: Vec<Box<dyn Stage>>) {
+        let stages = std::mem::replace(&mut self.stages, edits);
+        self.stages
+            .extend(stages.into_iter().filter(|stage| stage.is_queue()));
+    }
+
     fn publish(&mut self) {
         self.tally.held =
             self.tx.held() + self.stages.iter().map(|stage| stage.held()).sum::<u64>();

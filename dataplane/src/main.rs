@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => args.run(),
         Command::Health(args) => args.run(),
         Command::Capture(args) => args.run(),
+        Command::Set(args) => args.run(),
         Command::Stop(args) => args.run(),
     };
     match result {

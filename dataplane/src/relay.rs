@@ -13,8 +13,10 @@
 //! ```
 
 mod answer;
+mod change;
 mod links;
 pub mod observe;
+mod slots;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -25,22 +27,32 @@ use crate::{
     capture::Captures,
     check::quota::quota,
     config::{Config, MacMode, PortName},
-    control::links::{LinkThread, LinkWatch},
+    control::links::LinkThread,
     error::{Error, Result},
     interface::Interface,
     join::{self, Halves, Joined, Pages},
     lane::Lane,
     port::Link,
     snapshot::{LaneSnapshot, PortState, Snapshot},
-    stage::{Stage, filter::UnicastOnly, link::Delay, mac::Rewrite},
+    stage::{
+        Stage,
+        filter::{StormGuard, UnicastOnly},
+        link::Delay,
+        mac::Rewrite,
+    },
     stats::{Counters, Tally},
     worker::{LaneId, Worker},
 };
 
+/// How long to wait before a pair that could not be opened is tried again: doubled each time.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a worker may take to publish its counters: one that takes longer does not turn.
 const REFRESH_MAX: Duration = Duration::from_secs(1);
 /// Counters this fresh are not asked for again: whoever asks very often does not disturb the workers.
 const FRESH: Duration = Duration::from_millis(5);
+
+use slots::Slots;
 
 /// A running relay. Dropping it stops it.
 pub struct Relay {
@@ -53,15 +65,17 @@ pub struct Relay {
 /// What the control thread and the owner of the relay share.
 pub(crate) struct Inner {
     config: Config,
-    ports: Vec<Port>,
+    ports: Slots<Port>,
     pairs: Vec<Pair>,
-    lanes: Vec<LaneInfo>,
+    lanes: Slots<LaneInfo>,
     workers: Vec<Worker>,
     /// What kind of pages frames lie on.
     pages: Pages,
     epoch: Instant,
     /// When counting began: at the start, or anew.
     counted_from: Instant,
+    /// It is about to end.
+    stopping: bool,
     /// When all workers had last published everything.
     refreshed: Option<Instant>,
 }
@@ -71,6 +85,10 @@ struct Port {
     interface: Interface,
     link: Arc<Link>,
     gone: bool,
+    /// We have set it down, because the other port of its pair has lost its link.
+    held_down: bool,
+    /// We have just set it up again: until then it need not have a carrier.
+    settles: Option<Instant>,
 }
 
 /// Two ports that are joined, by their ids, and the lanes between them.
@@ -79,10 +97,20 @@ struct Pair {
     lanes: Vec<LaneId>,
     /// By what it is carried, in words.
     how: String,
+    /// Closed by order.
+    down: bool,
+    /// Why it could not be opened again, and when to try next.
+    trouble: Option<String>,
+    retry: Option<Retry>,
+}
+
+/// When to try again, and how long to wait if that fails too.
+struct Retry {
+    at: Instant,
+    wait: Duration,
 }
 
 struct LaneInfo {
-    name: String,
     rx: usize,
     tx: usize,
     queue: usize,
@@ -99,32 +127,27 @@ impl Relay {
     /// [`Error::Config`] with every mistake at once; [`Error::System`] where the kernel refuses something. Nothing is
     /// left behind.
     pub fn start(config: Config) -> Result<Self> {
-        let interfaces = config.resolve().map_err(Error::Config)?;
-        let ports = config
-            .ports()
-            .into_iter()
-            .cloned()
-            .zip(interfaces)
-            .map(|(name, interface)| Port::new(name, interface));
-        let ports: Vec<Port> = ports.collect();
-        // Opened before the state is read again: no change is missed.
-        let watch = LinkWatch::open(ports.iter().map(|port| port.name.netns.clone()))?;
+        let interfaces = config.resolve(&[]).map_err(Error::Config)?;
+        let names = config.ports().into_iter().cloned();
+        let interfaces: Vec<(PortName, Interface)> = names.zip(interfaces).collect();
         let epoch = Instant::now();
         let mut inner = Inner {
-            ports,
+            ports: Slots::new(),
             pairs: Vec::new(),
-            lanes: Vec::new(),
+            lanes: Slots::new(),
             workers: Vec::new(),
             pages: Pages::default(),
             epoch,
             counted_from: epoch,
+            stopping: false,
             refreshed: None,
             config,
         };
-        inner.start_workers()?;
-        inner.join_ports()?;
+        inner.workers = inner.make_workers()?;
+        inner.join_ports(&interfaces)?;
         let inner = Arc::new(Mutex::new(inner));
-        let watch = Some(watch.start(Arc::clone(&inner))?);
+        // It begins with the state there is then: no change is missed.
+        let watch = Some(LinkThread::start(Arc::clone(&inner))?);
         let captures = Captures::default();
         Ok(Self {
             inner,
@@ -151,9 +174,13 @@ impl Relay {
 
     fn shut_down(&mut self) {
         if let Some(watch) = self.watch.take() {
+            lock(&self.inner).stopping = true;
             watch.stop();
             self.captures.stop();
-            lock(&self.inner).stop_workers();
+            let mut inner = lock(&self.inner);
+            inner.propagate();
+            inner.stop_workers();
+            drop(inner);
             self.captures.join();
         }
     }
@@ -178,6 +205,8 @@ impl Port {
             interface,
             link,
             gone: false,
+            held_down: false,
+            settles: None,
         }
     }
 
@@ -199,62 +228,95 @@ impl Port {
 }
 
 impl Inner {
-    fn start_workers(&mut self) -> Result<()> {
+    fn make_workers(&self) -> Result<Vec<Worker>> {
         let cores: Vec<Option<usize>> = match &self.config.cores[..] {
             [] => vec![None],
             cores => cores.iter().copied().map(Some).collect(),
         };
-        for (at, core) in cores.into_iter().enumerate() {
-            self.workers.push(Worker::start(
-                format!("l2relay-{at}"),
-                core,
-                self.config.idle,
-                self.epoch,
-            )?);
+        let start = |(at, core)| {
+            let name = format!("l2relay-{at}");
+            Worker::start(name, core, self.config.idle, self.epoch)
+        };
+        cores.into_iter().enumerate().map(start).collect()
+    }
+
+    /// Builds every lane and gives it to a worker.
+    fn join_ports(&mut self, interfaces: &[(PortName, Interface)]) -> Result<()> {
+        // A port's id is its place among the ports as they are named.
+        let names = self.config.pairs.clone();
+        let ids: Vec<_> = names
+            .iter()
+            .map(|names| self.add_ports(names, interfaces))
+            .collect();
+        let mut built = Vec::new();
+        for ports in ids {
+            built.extend(self.open_lanes(ports)?);
+        }
+        for (id, lane) in built {
+            self.worker(id).add(id, lane);
         }
         Ok(())
     }
 
-    /// Builds every lane and gives it to a worker.
-    fn join_ports(&mut self) -> Result<()> {
-        let ids: Vec<[usize; 2]> = self
-            .config
-            .pairs
-            .iter()
-            .map(|[a, b]| [self.port_id(a), self.port_id(b)])
-            .collect();
+    fn add_ports(
+        &mut self,
+        names: &[PortName; 2],
+        interfaces: &[(PortName, Interface)],
+    ) -> [usize; 2] {
+        let interface = |name| {
+            let mut found = interfaces.iter().filter(|(of, _)| of == name);
+            found.next().map_or_else(
+                || unreachable!("all have been looked up"),
+                |(_, interface)| interface.clone(),
+            )
+        };
+        let [a, b] = names;
+        let first = self.ports.insert(Port::new(a.clone(), interface(a)));
+        if a == b {
+            return [first; 2];
+        }
+        [first, self.ports.insert(Port::new(b.clone(), interface(b)))]
+    }
+
+    /// Opens a pair and builds its lanes.
+    fn open_lanes(&mut self, ports: [usize; 2]) -> Result<Vec<(LaneId, Box<Lane>)>> {
+        let Joined { halves, how, pages } = self.open_pair(ports)?;
+        self.pages.add(pages);
         let mut built = Vec::new();
-        for ports in ids {
-            let Joined { halves, how, pages } = self.open_pair(ports)?;
-            self.pages.add(pages);
-            let mut pair = Pair {
-                ports,
-                lanes: Vec::new(),
-                how,
+        for halves in halves {
+            let Halves {
+                from, to, queue, ..
+            } = halves;
+            let stages = self.stages(from, to);
+            let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
+            let info = LaneInfo {
+                rx: from,
+                tx: to,
+                queue,
+                worker: self.idlest_worker(),
+                counters: Arc::clone(lane.counters()),
+                base: Tally::default(),
             };
-            for halves in halves {
-                let Halves { from, to, .. } = halves;
-                let stages = self.stages(from, to);
-                let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
-                let id = self.lanes.len();
-                self.lanes.push(LaneInfo {
-                    name: self.lane_name(from, to, halves.queue),
-                    rx: from,
-                    tx: to,
-                    queue: halves.queue,
-                    worker: id % self.workers.len(),
-                    counters: Arc::clone(lane.counters()),
-                    base: Tally::default(),
-                });
-                pair.lanes.push(id);
-                built.push((id, lane));
-            }
-            self.pairs.push(pair);
+            built.push((self.lanes.insert(info), Box::new(lane)));
         }
-        for (id, lane) in built {
-            self.worker(id).add(id, Box::new(lane));
-        }
-        Ok(())
+        self.pairs.push(Pair {
+            ports,
+            lanes: built.iter().map(|(id, _)| *id).collect(),
+            how,
+            down: false,
+            trouble: None,
+            retry: None,
+        });
+        Ok(built)
+    }
+
+    /// The worker with the fewest lanes.
+    fn idlest_worker(&self) -> usize {
+        let load = |worker: &usize| {
+            let lanes = self.lanes.iter();
+            lanes.filter(|(_, lane)| lane.worker == *worker).count()
+        };
+        (0..self.workers.len()).min_by_key(load).unwrap_or_default()
     }
 
     /// Opens both ports of a pair, or the one of a hairpin.
@@ -273,7 +335,8 @@ impl Inner {
         join::join(&ends, &self.config)
     }
 
-    /// Opens a pair again after one of its interfaces was created anew. Its lanes keep their counts.
+    /// Opens a pair again: after one of its interfaces was created anew, or with other settings. One that is to be down, or has
+    /// no interface, is closed. Its lanes keep their counts.
     fn reopen(&mut self, pair: usize) {
         let (ports, ids) = (self.pairs[pair].ports, self.pairs[pair].lanes.clone());
         // Taken away first: while both the old and the new sockets receive, frames would be counted twice. And let go of
@@ -281,8 +344,15 @@ impl Inner {
         let taken = ids.iter().flat_map(|&id| self.worker(id).remove(vec![id]));
         let mut lanes: Vec<_> = taken.collect();
         lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
-        match self.open_pair(ports) {
-            Ok(Joined { halves, how, .. }) => {
+        let closed = self.pairs[pair].down || ports.iter().any(|&id| self.ports[id].gone);
+        let opened = (!closed).then(|| self.open_pair(ports));
+        let names = self.pair_words(pair);
+        let state = &mut self.pairs[pair];
+        let wait = state.retry.take().map_or(RETRY_MIN, |retry| retry.wait);
+        let trouble = state.trouble.take();
+        match opened {
+            None => {}
+            Some(Ok(Joined { halves, how, .. })) => {
                 for new in halves {
                     let lane = lanes.iter_mut().find(|(id, _)| {
                         let old = &self.lanes[*id];
@@ -292,11 +362,19 @@ impl Inner {
                         lane.renew(new.rx, self.stages(new.from, new.to), new.tx, new.pool);
                     }
                 }
-                let [a, b] = ports.map(|id| &self.ports[id].name);
-                tracing::info!("pair {a} <-> {b} is open again: {how}");
+                tracing::info!("{names} is open again: {how}");
                 self.pairs[pair].how = how;
             }
-            Err(error) => tracing::error!("{error}"),
+            Some(Err(error)) => {
+                let error = format!("{names} can't be opened: {error}");
+                if trouble.as_ref() != Some(&error) {
+                    tracing::error!("{error}");
+                }
+                let state = &mut self.pairs[pair];
+                state.trouble = Some(error);
+                let (at, wait) = (Instant::now() + wait, (wait * 2).min(RETRY_MAX));
+                state.retry = Some(Retry { at, wait });
+            }
         }
         lanes
             .into_iter()
@@ -307,11 +385,25 @@ impl Inner {
         &self.workers[self.lanes[lane].worker]
     }
 
+    /// What happens to frames of a lane.
     fn stages(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
-        let (from, to) = (&self.ports[rx], &self.ports[tx]);
+        let mut stages = self.edits(rx, tx);
+        let (from, to) = (&self.ports[rx].name, &self.ports[tx].name);
+        if let Some(link) = self.config.link(from, to) {
+            stages.push(Box::new(Delay::new(link.delay)));
+        }
+        stages
+    }
+
+    /// Of that, what holds no frames.
+    fn edits(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
+        let to = &self.ports[tx];
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if rx == tx && self.config.hairpin_guard {
             stages.push(Box::new(UnicastOnly));
+        }
+        if let Some(pps) = self.config.storm_guard_pps {
+            stages.push(Box::new(StormGuard::new(pps)));
         }
         match self.config.mac {
             MacMode::Keep => {}
@@ -328,9 +420,6 @@ impl Inner {
                     dst,
                 }));
             }
-        }
-        if let Some(link) = self.config.link(&from.name, &to.name) {
-            stages.push(Box::new(Delay::new(link.delay)));
         }
         stages
     }
@@ -352,7 +441,7 @@ impl Inner {
     /// Has everything counted from 0 again.
     fn reset(&mut self) {
         self.counted_from = Instant::now();
-        for lane in &mut self.lanes {
+        for (_, lane) in self.lanes.iter_mut() {
             lane.base = lane.counters.read().baseline();
         }
     }
@@ -363,11 +452,11 @@ impl Inner {
         let ports = self
             .ports
             .iter()
-            .map(|port| (port.name.to_string(), port.state()))
+            .map(|(_, port)| (port.name.to_string(), port.state()))
             .collect();
-        let lane = |lane: &LaneInfo| {
+        let lane = |(_, lane): (usize, &LaneInfo)| {
             LaneSnapshot::new(
-                lane.name.clone(),
+                self.lane_name(lane),
                 port(lane.rx),
                 port(lane.tx),
                 lane.counters.read().since(&lane.base),
@@ -406,11 +495,11 @@ impl Inner {
             })
             .collect();
         for (at, core) in self.config.cores.iter().enumerate() {
-            let names: Vec<&str> = self
+            let names: Vec<String> = self
                 .lanes
                 .iter()
-                .filter(|lane| lane.worker == at)
-                .map(|lane| lane.name.as_str())
+                .filter(|(_, lane)| lane.worker == at)
+                .map(|(_, lane)| self.lane_name(lane))
                 .collect();
             lines.push(format!(
                 "core {core}: {}",
@@ -434,23 +523,20 @@ impl Inner {
         lines
     }
 
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     fn stop_workers(&mut self) {
         self.workers.drain(..).for_each(Worker::stop);
     }
 
-    fn lane_name(&self, rx: usize, tx: usize, queue: usize) -> String {
-        let (rx, tx) = (&self.ports[rx].name, &self.ports[tx].name);
-        if queue == 0 {
+    fn lane_name(&self, lane: &LaneInfo) -> String {
+        let [rx, tx] = [lane.rx, lane.tx].map(|id| &self.ports[id].name);
+        if lane.queue == 0 {
             format!("{rx}>{tx}")
         } else {
-            format!("{rx}>{tx}#{queue}")
+            format!("{rx}>{tx}#{}", lane.queue)
         }
-    }
-
-    fn port_id(&self, name: &PortName) -> usize {
-        self.ports
-            .iter()
-            .position(|port| port.name == *name)
-            .unwrap_or_else(|| unreachable!("ports come from the pairs"))
     }
 }

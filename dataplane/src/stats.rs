@@ -37,13 +37,15 @@ pub enum Reason {
     Refused,
     /// The relay was stopped before it could leave.
     Stopped,
+    /// There were more multicast and broadcast packets than the storm guard lets pass.
+    Storm,
 }
 
 impl Reason {
     /// How many reasons there are.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them, in the order of [`Tally::dropped`].
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::TxFull,
         Self::PoolEmpty,
         Self::Oversize,
@@ -54,6 +56,7 @@ impl Reason {
         Self::QueueFull,
         Self::Refused,
         Self::Stopped,
+        Self::Storm,
     ];
 
     /// The name in tables and JSON.
@@ -69,6 +72,7 @@ impl Reason {
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Stopped => "stopped",
+            Self::Storm => "storm",
         }
     }
 }

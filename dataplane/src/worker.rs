@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Result},
     idle::IdlePolicy,
     lane::Lane,
-    stage::tap::Tap,
+    stage::{Stage, tap::Tap},
     sys::event::{Poller, Wake},
 };
 
@@ -51,6 +51,12 @@ enum Command {
     AddTap(LaneId, Tap, Sender<()>),
     /// Takes a tap out and hands it back, so that its memory is given back in the other thread.
     RemoveTap(LaneId, u64, Sender<Option<Tap>>),
+    /// Hands lanes back as they are.
+    Take(Vec<LaneId>, Sender<Vec<(LaneId, Box<Lane>)>>),
+    /// Gives a lane other stages, where they hold no frames.
+    Edit(LaneId, Vec<Box<dyn Stage>>),
+    /// Waits in another way from now on.
+    Idle(IdlePolicy),
     /// Publishes every counter, those of the kernel included, and says so.
     Refresh(Sender<()>),
 }
@@ -146,6 +152,23 @@ impl Worker {
         let (reply, removed) = bounded(1);
         self.send(Command::RemoveTap(lane, tap, reply));
         drop(removed.recv_timeout(PATIENCE));
+    }
+
+    /// Takes lanes away as they are, for another worker. Frames wait meanwhile.
+    pub fn take(&self, ids: Vec<LaneId>) -> Vec<(LaneId, Box<Lane>)> {
+        let (reply, lanes) = unbounded();
+        self.send(Command::Take(ids, reply));
+        lanes.recv().unwrap_or_default()
+    }
+
+    /// Exchanges a lane's stages between two turns; those that hold frames stay.
+    pub fn edit(&self, id: LaneId, edits: Vec<Box<dyn Stage>>) {
+        self.send(Command::Edit(id, edits));
+    }
+
+    /// Has it wait in another way from now on.
+    pub fn set_idle(&self, idle: IdlePolicy) {
+        self.send(Command::Idle(idle));
     }
 
     /// Has the counters of all lanes published, those of the kernel included. What is returned says when it is done.
@@ -262,10 +285,7 @@ impl Turner {
             match self.inbox.try_recv() {
                 Ok(Command::Add(id, lane)) => self.lanes.push((id, lane)),
                 Ok(Command::Remove(ids, reply)) => {
-                    let taken = self
-                        .lanes
-                        .extract_if(.., |(id, _)| ids.contains(id))
-                        .collect();
+                    let taken = self.take(&ids);
                     let _ = reply.send(self.finish(taken));
                 }
                 Ok(Command::AddTap(id, tap, reply)) => {
@@ -278,6 +298,15 @@ impl Turner {
                     let removed = self.lane(id).and_then(|lane| lane.remove_tap(tap));
                     let _ = reply.send(removed);
                 }
+                Ok(Command::Take(ids, reply)) => {
+                    let _ = reply.send(self.take(&ids));
+                }
+                Ok(Command::Edit(id, edits)) => {
+                    if let Some((_, lane)) = self.lanes.iter_mut().find(|(of, _)| *of == id) {
+                        lane.edit(edits);
+                    }
+                }
+                Ok(Command::Idle(idle)) => self.idle = idle,
                 Ok(Command::Refresh(reply)) => {
                     self.lanes.iter_mut().for_each(|(_, lane)| lane.refresh());
                     let _ = reply.send(());
@@ -295,6 +324,11 @@ impl Turner {
     fn lane(&mut self, id: LaneId) -> Option<&mut Lane> {
         let lane = self.lanes.iter_mut().find(|(there, _)| *there == id);
         lane.map(|(_, lane)| &mut **lane)
+    }
+
+    fn take(&mut self, ids: &[LaneId]) -> Vec<(LaneId, Box<Lane>)> {
+        let taken = self.lanes.extract_if(.., |(id, _)| ids.contains(id));
+        taken.collect()
     }
 
     /// Closes lanes and turns them until they are empty; the others go on meanwhile.

@@ -191,14 +191,7 @@ struct Silence {
 
 impl Silence {
     fn of(&mut self, place: &Place<'_>, load: Load) -> Result<Option<String>> {
-        // iperf3 controls its UDP runs over TCP.
-        let needed: &[Protocol] = match load {
-            Load::Iperf3 {
-                protocol: Protocol::Udp,
-            } => &[Protocol::Tcp, Protocol::Udp],
-            _ => &[load.protocol()],
-        };
-        for &protocol in needed {
+        for &protocol in load.needs() {
             let known = self.known.iter().find(|(p, _)| *p == protocol);
             let answer = match known {
                 Some((_, answer)) => answer.clone(),

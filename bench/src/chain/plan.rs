@@ -104,9 +104,11 @@ pub(super) fn plans(args: &Chain) -> Result<Vec<Plan>> {
         },
         Load::Iperf3 {
             protocol: Protocol::Tcp,
+            streams: 1,
         },
         Load::Iperf3 {
             protocol: Protocol::Udp,
+            streams: 1,
         },
     ]);
     Ok(vec![Plan {

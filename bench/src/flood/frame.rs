@@ -91,6 +91,48 @@ impl Template {
         Ok(Template { bytes, sum, ipv6 })
     }
 
+    /// Frame `number` of a flow, as bpf/flood.bpf.c makes it.
+    pub(crate) fn frame(&self, first_port: u16, flow: u32, number: u64) -> Vec<u8> {
+        let udp_at = self.udp_at();
+        let mut bytes = self.bytes.clone();
+        let port = first_port + flow as u16;
+        bytes[udp_at..udp_at + 2].copy_from_slice(&port.to_be_bytes());
+        bytes[udp_at + 12..udp_at + 16].copy_from_slice(&flow.to_be_bytes());
+        bytes[udp_at + 16..udp_at + 24].copy_from_slice(&number.to_be_bytes());
+        let mut sum = u32::from(self.sum) + u32::from(port.to_be());
+        for pair in bytes[udp_at + 12..udp_at + 24].chunks(2) {
+            sum += u32::from(u16::from_ne_bytes([pair[0], pair[1]]));
+        }
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        let check = match !(sum as u16) {
+            0 => 0xffff,
+            check => check,
+        };
+        bytes[udp_at + 6..udp_at + 8].copy_from_slice(&check.to_ne_bytes());
+        bytes
+    }
+
+    /// The number of a payload of this flow; nothing if it is not what was sent. What follows the mark is compared if it is to be `whole`.
+    pub(crate) fn number(&self, payload: &[u8], flow: u32, whole: bool) -> Option<u64> {
+        let sent = &self.bytes[self.udp_at() + UDP_LEN..];
+        let (mark, rest) = payload.split_at_checked(MARK_LEN)?;
+        let known = payload.len() == sent.len()
+            && mark[..4] == MAGIC
+            && mark[4..8] == flow.to_be_bytes()
+            && (!whole || rest == &sent[MARK_LEN..]);
+        known.then(|| u64::from_be_bytes(std::array::from_fn(|at| mark[8 + at])))
+    }
+
+    /// Bytes of the payload.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.bytes.len() - self.udp_at() - UDP_LEN
+    }
+
+    fn udp_at(&self) -> usize {
+        ETHERNET_LEN + if self.ipv6 { 40 } else { 20 }
+    }
+
     /// The first bytes, padded where the frame is shorter.
     pub(crate) fn head(&self) -> [u8; HEAD_LEN] {
         let mut head = [0; HEAD_LEN];
@@ -129,6 +171,11 @@ pub(crate) fn parse_mac(text: &str) -> Result<Mac> {
     Ok(mac)
 }
 
+/// The reverse of [`parse_mac`].
+pub(crate) fn show_mac(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,28 +183,6 @@ mod tests {
 
     const FROM: Mac = [2, 0, 0, 0, 0, 1];
     const TO: Mac = [2, 0, 0, 0, 0, 2];
-
-    /// What bpf/flood.bpf.c does to the template.
-    fn fill(template: &Template, first_port: u16, flow: u32, sequence: u64) -> Vec<u8> {
-        let udp_at = if template.ipv6 { 54 } else { 34 };
-        let mut bytes = template.bytes.clone();
-        let port = first_port + flow as u16;
-        bytes[udp_at..udp_at + 2].copy_from_slice(&port.to_be_bytes());
-        bytes[udp_at + 12..udp_at + 16].copy_from_slice(&flow.to_be_bytes());
-        bytes[udp_at + 16..udp_at + 24].copy_from_slice(&sequence.to_be_bytes());
-        let mut sum = u32::from(template.sum) + u32::from(port.to_be());
-        for pair in bytes[udp_at + 12..udp_at + 24].chunks(2) {
-            sum += u32::from(u16::from_ne_bytes([pair[0], pair[1]]));
-        }
-        sum = (sum & 0xffff) + (sum >> 16);
-        sum = (sum & 0xffff) + (sum >> 16);
-        let check = match !(sum as u16) {
-            0 => 0xffff,
-            check => check,
-        };
-        bytes[udp_at + 6..udp_at + 8].copy_from_slice(&check.to_ne_bytes());
-        bytes
-    }
 
     fn assert_valid(bytes: &[u8]) {
         let packet = SlicedPacket::from_ethernet(bytes).unwrap();
@@ -201,7 +226,7 @@ mod tests {
                     (63, u64::MAX),
                     (1023, 0x0123_4567_89ab_cdef),
                 ] {
-                    assert_valid(&fill(&template, ends.first_port, flow, sequence));
+                    assert_valid(&template.frame(ends.first_port, flow, sequence));
                 }
             }
         }
@@ -224,9 +249,22 @@ mod tests {
     fn a_checksum_of_zero_is_written_as_ffff() {
         let template = Template::new(&Ends::between(FROM, TO), 64).unwrap();
         let zero = (0..=0xffff)
-            .map(|sequence| fill(&template, 20000, 0, sequence))
+            .map(|sequence| template.frame(20000, 0, sequence))
             .find(|bytes| bytes[40..42] == [0xff, 0xff]);
         assert_valid(&zero.expect("one sequence number in 65536 gives zero"));
+    }
+
+    #[test]
+    fn a_payload_is_known_again() {
+        let template = Template::new(&Ends::between(FROM, TO), 200).unwrap();
+        let mut payload = template.frame(20000, 3, 77)[42..].to_vec();
+        assert_eq!(template.number(&payload, 3, true), Some(77));
+        assert_eq!(template.number(&payload, 4, true), None);
+        assert_eq!(template.number(&payload[..157], 3, true), None);
+        payload[100] ^= 1;
+        assert_eq!(template.number(&payload, 3, true), None);
+        assert_eq!(template.number(&payload, 3, false), Some(77));
+        assert_eq!(template.number(b"short", 3, true), None);
     }
 
     #[test]
@@ -255,6 +293,7 @@ mod tests {
     #[test]
     fn macs() {
         assert_eq!(parse_mac("02:00:00:00:00:01").unwrap(), FROM);
+        assert_eq!(show_mac(FROM), "02:00:00:00:00:01");
         for wrong in [
             "",
             "02:00:00:00:00",

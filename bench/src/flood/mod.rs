@@ -22,6 +22,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::count::map;
 use crate::process::Program;
 use crate::run::Run;
 use crate::sys;
@@ -274,14 +275,6 @@ fn load(flows: u32) -> Result<Object> {
     open.load().context(
         "the flood program cannot be loaded (root, or CAP_BPF and CAP_NET_ADMIN, is needed)",
     )
-}
-
-fn map(object: &Object, name: &str) -> Result<MapHandle> {
-    let map = object
-        .maps()
-        .find(|map| map.name() == name)
-        .with_context(|| format!("no map {name} in the object"))?;
-    Ok(MapHandle::try_from(&map)?)
 }
 
 fn put(map: &MapHandle, config: &Config) -> Result<()> {

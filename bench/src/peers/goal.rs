@@ -25,55 +25,68 @@ pub(crate) struct Goal {
     pub(crate) against: Against,
     /// The median must be at least this where more is better, at most this where less is.
     pub(crate) bound: f64,
+    /// In fewer rounds it is not judged.
+    pub(crate) rounds: usize,
 }
 
-/// Any of testpmd's ways of being run.
+impl Goal {
+    /// In the figure's unit.
+    const fn to_be(relay: &'static str, figure: &'static str, bound: f64) -> Goal {
+        Goal::by(relay, figure, bound, Against::Nothing)
+    }
+
+    /// As a multiple of the best of these.
+    const fn times(
+        relay: &'static str,
+        figure: &'static str,
+        bound: f64,
+        best: &'static [&'static str],
+    ) -> Goal {
+        Goal::by(relay, figure, bound, Against::Best(best))
+    }
+
+    const fn by(relay: &'static str, figure: &'static str, bound: f64, against: Against) -> Goal {
+        Goal {
+            relay,
+            figure,
+            against,
+            bound,
+            rounds: 1,
+        }
+    }
+
+    /// In so many rounds at least.
+    const fn over(self, rounds: usize) -> Goal {
+        Goal { rounds, ..self }
+    }
+}
+
+/// testpmd's ways on af_packet.
 const TESTPMD: &[&str] = &["testpmd", "testpmd-txoff"];
+
+/// All of them that change nothing in a frame.
+const TESTPMD_ANY: &[&str] = &[
+    "testpmd",
+    "testpmd-txoff",
+    "testpmd-xdp",
+    "testpmd-xdp-txoff",
+];
 
 /// All goals. "As good as" is 0.97: less than 3 % is noise.
 pub(crate) const GOALS: &[Goal] = &[
-    Goal {
-        relay: "l2relay-spin",
-        figure: "ping-pong-p50",
-        against: Against::Best(TESTPMD),
-        bound: 1.1,
-    },
-    Goal {
-        relay: "l2relay-spin",
-        figure: "tcp-goodput",
-        against: Against::Best(&["bridge"]),
-        bound: 0.9,
-    },
-    Goal {
-        relay: "l2relay-spin",
-        figure: "flood-64-64-delivered",
-        against: Against::Best(TESTPMD),
-        bound: 0.97,
-    },
-    Goal {
-        relay: "l2relay",
-        figure: "idle-cpu",
-        against: Against::Nothing,
-        bound: 1.0,
-    },
-    Goal {
-        relay: "l2relay",
-        figure: "ping-pong-p50",
-        against: Against::Best(&["l2relay-spin"]),
-        bound: 1.1,
-    },
-    Goal {
-        relay: "l2relay",
-        figure: "start",
-        against: Against::Nothing,
-        bound: 100.0,
-    },
-    Goal {
-        relay: "l2relay",
-        figure: "memory",
-        against: Against::Nothing,
-        bound: 64.0,
-    },
+    Goal::times("l2relay-spin", "ping-pong-p50", 1.1, TESTPMD),
+    Goal::times("l2relay-spin", "tcp-goodput", 0.9, &["bridge"]),
+    Goal::times("l2relay-spin", "flood-64-64-delivered", 0.97, TESTPMD),
+    Goal::to_be("l2relay", "idle-cpu", 1.0),
+    Goal::times("l2relay", "ping-pong-p50", 1.1, &["l2relay-spin"]),
+    Goal::to_be("l2relay", "start", 100.0),
+    Goal::to_be("l2relay", "memory", 64.0),
+    // AF_XDP, each frame sent alone.
+    Goal::times("l2relay-xdp", "flood-64-64-delivered", 0.97, TESTPMD_ANY),
+    Goal::times("l2relay-xdp", "flood-64-64-delivered", 0.9, &["tx-limit"]),
+    Goal::times("l2relay-xdp", "transit-p50", 1.05, TESTPMD_ANY).over(15),
+    Goal::to_be("l2relay-xdp", "tcp-goodput", 1.5),
+    Goal::to_be("l2relay-xdp", "lossless-64-64-overload", 0.9),
 ];
 
 /// What became of a goal.
@@ -96,9 +109,13 @@ impl Goal {
         let ours = results.values(self.relay, self.figure)?;
         let sign = if figure.more_is_better { "≥" } else { "≤" };
         let what = format!("{}, {}", self.relay, figure.label);
+        let rounds = match self.rounds {
+            1 => String::new(),
+            rounds => format!(", in {rounds} rounds at least"),
+        };
         let (goal, measured, unit) = match self.against {
             Against::Nothing => {
-                let goal = format!("{what} {sign} {} {}", self.bound, figure.unit);
+                let goal = format!("{what} {sign} {} {}{rounds}", self.bound, figure.unit);
                 (goal, Summary::of(ours), figure.unit)
             }
             Against::Best(names) => {
@@ -106,12 +123,14 @@ impl Goal {
                     .iter()
                     .filter_map(|name| results.values(name, self.figure))
                     .collect();
-                let goal = format!("{what} {sign} {} × {}", self.bound, names.join(" or "));
+                let names = names.join(" or ");
+                let goal = format!("{what} {sign} {} × {names}{rounds}", self.bound);
                 let best = figure.best(&rivals);
                 (goal, Summary::of(&ratios(ours, &best)), "×")
             }
         };
-        let met = measured.map(|measured| {
+        let enough = measured.filter(|measured| measured.rounds >= self.rounds);
+        let met = enough.map(|measured| {
             if figure.more_is_better {
                 measured.median >= self.bound
             } else {
@@ -144,12 +163,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_judged_by_the_median_of_rounds() {
-        let goal = Goal {
-            relay: "ours",
-            figure: "rate",
-            against: Against::Best(&["a", "b"]),
-            bound: 0.97,
-        };
+        let goal = Goal::times("ours", "rate", 0.97, &["a", "b"]);
         // Round by round 1.0, 0.5, 2.0 of the best.
         let rate = Figure::more("rate", "rate", "kpps");
         let rows: [(&str, &[f64]); 3] = [
@@ -168,12 +182,7 @@ mod tests {
 
     #[test]
     fn an_absolute_goal_is_judged_in_its_unit() {
-        let goal = Goal {
-            relay: "ours",
-            figure: "start",
-            against: Against::Nothing,
-            bound: 100.0,
-        };
+        let goal = Goal::to_be("ours", "start", 100.0);
         let start = Figure::less("start", "start", "ms");
         let met = |ms| {
             let results = results(start.clone(), &[("ours", &[ms])]);
@@ -184,16 +193,23 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_not_met() {
-        let goal = Goal {
-            relay: "ours",
-            figure: "rate",
-            against: Against::Best(&["gone"]),
-            bound: 1.0,
-        };
+        let goal = Goal::times("ours", "rate", 1.0, &["gone"]);
         let rate = Figure::more("rate", "rate", "kpps");
         let verdict = goal.judge(&results(rate.clone(), &[("ours", &[1.0])]));
         assert_eq!(verdict.unwrap().met, None);
         assert!(goal.judge(&results(rate, &[("other", &[1.0])])).is_none());
+    }
+
+    #[test]
+    fn too_few_rounds_are_not_judged() {
+        let goal = Goal::to_be("ours", "start", 100.0).over(3);
+        let start = Figure::less("start", "start", "ms");
+        let met = |values: &[f64]| {
+            let results = results(start.clone(), &[("ours", values)]);
+            goal.judge(&results).unwrap().met
+        };
+        assert_eq!(met(&[1.0, 2.0]), None);
+        assert_eq!(met(&[1.0, 2.0, 3.0]), Some(true));
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use super::Report;
 use super::figure::{Figure, Summary};
+use super::metric::RATES;
 use crate::report::html::{STYLE, facts};
-use crate::report::plot::{self, Bar, COLOURS, escape};
+use crate::report::plot::{self, Bar, COLOURS, Line, escape};
 
 /// The whole page.
 pub(super) fn page(report: &Report) -> String {
@@ -22,7 +23,8 @@ pub(super) fn page(report: &Report) -> String {
     );
     page += &legend(report);
     page += &goals(report);
-    page += "<h2>Figures</h2>\n<div class=grid2>\n";
+    page += &curves(report);
+    page += "<h2>Figures</h2>\n<div class=plots>\n";
     for figure in report.results.figures() {
         page += &plotted(report, figure);
     }
@@ -124,6 +126,71 @@ fn plotted(report: &Report, figure: &Figure) -> String {
         escape(&figure.label),
         plot::bars(&bars, figure.unit)
     )
+}
+
+/// Latency and CPU of the relays over the rate of messages, if it was measured at two rates at least.
+fn curves(report: &Report) -> String {
+    let places: Vec<String> = std::iter::once("idle".into())
+        .chain(RATES.iter().map(u32::to_string))
+        .collect();
+    let under_load = |what: &str| RATES.map(|mps| format!("under-load-{mps}-{what}"));
+    let latency: Vec<String> = std::iter::once(String::new())
+        .chain(under_load("p50"))
+        .collect();
+    let cpu: Vec<String> = std::iter::once("idle-cpu".into())
+        .chain(under_load("cpu"))
+        .collect();
+    let mut html = String::new();
+    for (keys, caption, unit) in [
+        (latency, "Half a round trip, p50", "us"),
+        (cpu, "CPU of the relay", "%"),
+    ] {
+        let lines: Vec<Line> = report
+            .relays
+            .iter()
+            .enumerate()
+            .map(|(at, entrant)| Line {
+                name: entrant.name.into(),
+                colour: colour(at),
+                points: points(report, entrant.name, &keys),
+            })
+            .filter(|line| line.points.len() > 1)
+            .collect();
+        let keys: String = lines
+            .iter()
+            .map(|line| {
+                format!(
+                    "<span><i style=\"background:{}\"></i>{}</span>",
+                    line.colour,
+                    escape(&line.name)
+                )
+            })
+            .collect();
+        let svg = plot::steps(&lines, &places, "messages/s", unit);
+        if !svg.is_empty() {
+            let _ = writeln!(
+                html,
+                "<figure><figcaption>{caption}<small>lower is better</small></figcaption>\n\
+                 <div class=keys>{keys}</div>\n{svg}</figure>"
+            );
+        }
+    }
+    if html.is_empty() {
+        return html;
+    }
+    format!("<h2>Over the rate of messages</h2>\n<div class=plots>\n{html}</div>\n")
+}
+
+/// A relay's medians, each at the place of its key.
+fn points(report: &Report, relay: &str, keys: &[String]) -> Vec<(f64, f64)> {
+    let median = |key: &String| {
+        let summary = Summary::of(report.results.values(relay, key)?)?;
+        Some(summary.median)
+    };
+    keys.iter()
+        .enumerate()
+        .filter_map(|(place, key)| Some((place as f64, median(key)?)))
+        .collect()
 }
 
 /// Medians and ranges.

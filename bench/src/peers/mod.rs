@@ -1,6 +1,6 @@
 //! `l2relay-bench peers`: relays side by side, in interleaved rounds.
 //!
-//! A table of relays ([`crate::rivals::all`]) times a table of metrics ([`metric::all`]). Every relay is started anew in a topology of its
+//! A table of relays ([`crate::rivals::all`]) times a table of metrics ([`metric::all`]), of which a [`plan::Plan`] takes some. Every relay is started anew in a topology of its
 //! own in each round, and each round begins with another relay, so that neither the machine's mood nor the order favours one. Client,
 //! server and flood share a CPU, the relay has the other. Results are medians and ranges; goals are judged by ratios within a round.
 
@@ -8,29 +8,34 @@ mod figure;
 mod goal;
 mod html;
 mod metric;
+mod plan;
 mod results;
 mod scene;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::rivals::{self, Rival, Setup};
+use crate::rivals::{Rival, Setup};
 use crate::run::{Interrupted, Run};
 use crate::say;
 use figure::Figure;
 use goal::{GOALS, Verdict};
 use metric::{Metric, Outcome};
+use plan::{Plan, Preset};
 use results::Results;
 use scene::Scene;
 
-/// Compares relays: latency, TCP, flood, idle CPU, start, memory.
+/// What to compare, and how.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Flags {
+    /// Which relays and metrics, where --only and --metrics do not say.
+    #[arg(long, value_enum, default_value_t = Preset::Quick)]
+    preset: Preset,
     /// Rounds; in each every relay is measured once.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -61,13 +66,18 @@ pub(crate) struct Flags {
 }
 
 /// What a reader must know to read the figures.
-const NOTES: [&str; 6] = [
+const NOTES: [&str; 9] = [
     "Client, server and flood run on one CPU, the relay on another; a kernel relay (bridge) runs on the sender's.",
     "Each relay is started anew in each round, and rounds begin with another relay each. A ratio is taken within a round; a goal is \
      judged by the median of ratios.",
     "Floods are XDP frames that no socket sends, as fast as the sender's CPU can make them beside the receiving it pays for; GRO is on \
      at all ends for them. What is offered is what the relay's interface took.",
-    "Delivered datagrams are counted at the ingress of the server's interface, segments of super-frames one by one, and go no further.",
+    "Delivered datagrams are counted at the ingress of the server's interface, segments of super-frames one by one, and go no further. \
+     Every socket buffer's segment size is compared with the payload sent, and some payloads are compared byte by byte.",
+    "A socket's datagrams are paced and numbered, and read by one thread of the server that goes before the flood on their CPU.",
+    "Transit time is taken by the kernel's clock from the egress of the client's interface to the ingress of the server's, frame by frame, \
+     while sockperf sends one message there and back at a time.",
+    "A relay that swaps MAC addresses stands between hosts that have the same one, or nobody would accept what it forwards.",
     "A frame's size is counted from the Ethernet header to the payload's end, without the check sequence.",
     "The start includes what starting a program in a namespace takes (ip, setpriv), some milliseconds.",
 ];
@@ -98,7 +108,8 @@ struct Entrant {
 /// Measures, prints the table and writes the files; false if a relay failed.
 pub(crate) fn peers(run: &Run, flags: &Flags) -> Result<bool> {
     let setup = &setup(flags)?;
-    let (relays, metrics) = (relays(flags)?, metrics(flags)?);
+    let plan = Plan::new(flags)?;
+    let (relays, metrics) = (&plan.relays, &plan.metrics);
     let machine = Machine::facts(run, &setup.l2relay)?;
     if machine.load_before > 0.5 {
         say::err(&format!(
@@ -132,22 +143,28 @@ pub(crate) fn peers(run: &Run, flags: &Flags) -> Result<bool> {
     for &at in &present {
         results.enter(relays[at].name());
     }
+    say::err(&format!(
+        "{} relays, {} metrics, {} rounds: about {}",
+        present.len(),
+        metrics.len(),
+        plan.rounds,
+        minutes(plan.takes(&present))
+    ));
 
     let mut failed = false;
-    let time = Duration::from_secs(flags.seconds.into());
-    for round in 0..flags.rounds as usize {
+    for round in 0..plan.rounds as usize {
         for turn in 0..present.len() {
             let at = present[(round + turn) % present.len()];
             let relay = relays[at].as_ref();
             say::err(&format!(
                 "round {} of {}: {} ({} of {})",
                 round + 1,
-                flags.rounds,
+                plan.rounds,
                 relay.name(),
                 turn + 1,
                 present.len()
             ));
-            let mut scene = match Scene::open(run, relay, setup, time) {
+            let mut scene = match Scene::open(run, relay, setup, plan.time) {
                 Ok(scene) => scene,
                 Err(error) => {
                     failed = true;
@@ -157,7 +174,10 @@ pub(crate) fn peers(run: &Run, flags: &Flags) -> Result<bool> {
                 }
             };
             entrants[at].command = scene.command().into();
-            for metric in &metrics {
+            for metric in metrics {
+                if relay.is_limit() && !metric.is_flood() {
+                    continue;
+                }
                 failed |= !measure(&mut results, &mut scene, relay, metric.as_ref(), round)?;
             }
         }
@@ -170,7 +190,7 @@ pub(crate) fn peers(run: &Run, flags: &Flags) -> Result<bool> {
     let report = Report {
         version: 1,
         machine,
-        rounds: flags.rounds,
+        rounds: plan.rounds,
         seconds: flags.seconds,
         relays: entrants,
         results,
@@ -217,11 +237,15 @@ fn measure(
             let shown: Vec<_> = figures
                 .iter()
                 .zip(&values)
-                .map(|(figure, value)| format!("{} {value:.2} {}", figure.key, figure.unit))
+                .filter_map(|(figure, value)| {
+                    Some(format!("{} {:.2} {}", figure.key, (*value)?, figure.unit))
+                })
                 .collect();
             say::err(&format!("  {}", shown.join(", ")));
             for (figure, value) in figures.iter().zip(values) {
-                results.record(relay.name(), &figure.key, round, value);
+                if let Some(value) = value {
+                    results.record(relay.name(), &figure.key, round, value);
+                }
             }
         }
         Outcome::NoConnection(how) => {
@@ -253,25 +277,13 @@ fn fail(
     Ok(())
 }
 
-/// The relays asked for.
-fn relays(flags: &Flags) -> Result<Vec<Box<dyn Rival>>> {
-    match flags.only.as_slice() {
-        [] => Ok(rivals::all()),
-        names => names.iter().map(|name| rivals::find(name)).collect(),
+/// A time for people who wait.
+fn minutes(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..100 => format!("{seconds} s"),
+        seconds @ 100..6000 => format!("{} min", seconds.div_ceil(60)),
+        seconds => format!("{:.1} h", seconds as f64 / 3600.0),
     }
-}
-
-/// The metrics asked for.
-fn metrics(flags: &Flags) -> Result<Vec<Box<dyn Metric>>> {
-    let mut metrics = metric::all();
-    let known: Vec<String> = metrics.iter().map(|metric| metric.name()).collect();
-    if let Some(unknown) = flags.metrics.iter().find(|name| !known.contains(name)) {
-        bail!("no metric named {unknown}; there are: {}", known.join(", "));
-    }
-    if !flags.metrics.is_empty() {
-        metrics.retain(|metric| flags.metrics.contains(&metric.name()));
-    }
-    Ok(metrics)
 }
 
 fn publish(report: &Report, flags: &Flags) -> Result<()> {
@@ -317,45 +329,92 @@ mod tests {
         flags: Flags,
     }
 
-    fn flags(line: &str) -> Flags {
+    pub(super) fn flags(line: &str) -> Flags {
         Line::parse_from(std::iter::once("peers").chain(line.split_whitespace())).flags
     }
 
     #[test]
-    fn what_is_unknown_is_refused_by_name() {
-        let error = metrics(&flags("--metrics flood-64-64,speed")).err();
-        let error = error.expect("it is unknown").to_string();
-        assert!(
-            error.contains("speed") && error.contains("ping-pong"),
-            "{error}"
-        );
-        assert!(relays(&flags("--only bridge,cisco")).is_err());
-        let some = metrics(&flags("--metrics idle,flood-64-64")).expect("known");
-        let names: Vec<_> = some.iter().map(|metric| metric.name()).collect();
-        assert_eq!(names, ["idle", "flood-64-64"]);
+    fn times_are_for_people() {
+        let said = [5, 99, 100, 5999, 6000].map(|seconds| minutes(Duration::from_secs(seconds)));
+        assert_eq!(said, ["5 s", "99 s", "2 min", "100 min", "1.7 h"]);
     }
 
-    #[test]
-    fn a_bridge_is_measured_and_reported() {
-        let Some(run) = crate::run::for_test("a_bridge_is_measured_and_reported") else {
-            return;
-        };
+    /// The report of a comparison, as JSON; the other files must be there too.
+    fn compared(run: &Run, line: &str) -> serde_json::Value {
         let out = std::env::temp_dir().join(run.name("peers"));
-        let mut flags =
-            flags("--rounds 1 --seconds 1 --only bridge --metrics start,flood-64-64 --relay-cpu 0");
+        let mut flags = flags(line);
         flags.out.clone_from(&out);
-        assert!(peers(&run, &flags).expect("a comparison"));
+        assert!(peers(run, &flags).expect("a comparison"));
         let json = std::fs::read_to_string(out.join("peers.json")).expect("a report");
         let pages = ["peers.md", "peers.html"].map(|name| out.join(name).is_file());
         std::fs::remove_dir_all(&out).expect("it is removed");
         assert_eq!(pages, [true, true]);
-        let report: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        serde_json::from_str(&json).expect("JSON")
+    }
+
+    #[test]
+    fn every_kind_is_measured_and_reported() {
+        let Some(run) = crate::run::for_test("every_kind_is_measured_and_reported") else {
+            return;
+        };
+        let report = compared(
+            &run,
+            "--rounds 1 --seconds 1 --only bridge --relay-cpu 0 --metrics start,transit,under-load-1000,throughput-64,udp,tcp-off-8,\
+             flood-64-64,lossless-64-64,socket-4m",
+        );
         let values = &report["results"]["values"]["bridge"];
-        let value = |key: &str| values[key][0].as_f64().unwrap_or(0.0);
-        let (offered, delivered) = (value("flood-64-64-offered"), value("flood-64-64-delivered"));
-        assert!(delivered > 1.0, "{values}");
+        let value = |key: &str| {
+            values[key][0]
+                .as_f64()
+                .unwrap_or_else(|| panic!("no {key}: {}", report["results"]))
+        };
+        assert!(value("flood-64-64-delivered") > 1.0, "{values}");
         // The bridge runs on the sender's CPU: what is offered is delivered.
-        assert!((delivered / offered - 1.0).abs() < 0.3, "{values}");
-        assert!(values["start"].is_null(), "it is no program");
+        let share = value("flood-64-64-delivered") / value("flood-64-64-offered");
+        assert!((share - 1.0).abs() < 0.3, "{values}");
+        assert!(value("transit-p50") > 0.0 && value("transit-p50") <= value("transit-p99"));
+        assert!(
+            value("under-load-1000-p50") > value("transit-p50"),
+            "{values}"
+        );
+        for more_than_nothing in [
+            "throughput-64-received",
+            "udp-goodput",
+            "tcp-off-8-goodput",
+            "lossless-64-64-overload",
+            "socket-4m-50k-read",
+        ] {
+            assert!(
+                value(more_than_nothing) > 0.0,
+                "{more_than_nothing}: {values}"
+            );
+        }
+        let lost = value("socket-4m-50k-lost");
+        assert!((0.0..100.0).contains(&lost), "{values}");
+        for no_program in ["start", "under-load-1000-cpu"] {
+            assert!(values[no_program].is_null(), "{values}");
+        }
+    }
+
+    #[test]
+    fn the_limit_is_measured_by_floods_alone() {
+        let Some(run) = crate::run::for_test("the_limit_is_measured_by_floods_alone") else {
+            return;
+        };
+        let report = compared(
+            &run,
+            "--rounds 1 --seconds 1 --only tx-limit --relay-cpu 0 --metrics idle,flood-512-64",
+        );
+        let values = &report["results"]["values"]["tx-limit"];
+        let value = |key: &str| values[key][0].as_f64().unwrap_or(0.0);
+        let (sent, arrived) = (
+            value("flood-512-64-offered"),
+            value("flood-512-64-delivered"),
+        );
+        assert!(
+            arrived > 1.0 && (arrived / sent - 1.0).abs() < 0.3,
+            "{report}"
+        );
+        assert!(values["idle-cpu"].is_null(), "{values}");
     }
 }

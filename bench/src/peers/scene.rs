@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use super::metric;
 use crate::count::{self, Counter};
 use crate::flood::Interface;
+use crate::flood::frame::show_mac;
 use crate::rivals::{Layout, Rival, Running, Setup};
 use crate::run::Run;
 use crate::topology::{self, Topology};
-use crate::traffic::{Figures, Load, Place};
+use crate::traffic::Place;
 
 /// Destination port of the datagrams that wait for the relay to start.
 const PORT: u16 = 9009;
@@ -31,6 +31,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) cpu: usize,
     relay: Running,
     first_frame: Option<Duration>,
+    limit_cpu: Option<usize>,
     /// Last, so that the relay goes before its interfaces.
     pub(crate) topology: Topology,
 }
@@ -47,6 +48,9 @@ impl<'a> Scene<'a> {
             .shape(Layout::Pairs)
             .context("it cannot stand between two cables")?;
         let topology = Topology::build(run, shape, false)?;
+        if rival.swaps_macs() {
+            give_hosts_one_mac(run, &topology)?;
+        }
         let (relay, first_frame) = start(run, rival, setup, &topology)?;
         Ok(Scene {
             run,
@@ -54,6 +58,7 @@ impl<'a> Scene<'a> {
             cpu: setup.other_cpu,
             relay,
             first_frame,
+            limit_cpu: rival.is_limit().then_some(setup.relay_cpu),
             topology,
         })
     }
@@ -83,6 +88,11 @@ impl<'a> Scene<'a> {
         self.first_frame
     }
 
+    /// The CPU from which the relay's place itself sends floods, if it stands for the limit.
+    pub(crate) fn limit_cpu(&self) -> Option<usize> {
+        self.limit_cpu
+    }
+
     /// Where loads run.
     pub(crate) fn place(&self) -> Place<'_> {
         Place {
@@ -91,11 +101,18 @@ impl<'a> Scene<'a> {
             cpu: self.cpu,
         }
     }
+}
 
-    /// Runs a load, or says why there is no way for it.
-    pub(crate) fn load(&self, load: &Load) -> Result<Result<Figures, String>> {
-        metric::load(self, load)
-    }
+/// Gives the server the client's MAC address: a relay that swaps the two then changes nothing, and what it forwards is accepted.
+fn give_hosts_one_mac(run: &Run, topology: &Topology) -> Result<()> {
+    let [client, server] = topology.hosts();
+    let mac = Interface::find(run, &client.namespace, client.interface)?.mac;
+    let script = format!(
+        "link set dev {} address {}\n",
+        server.interface,
+        show_mac(mac)
+    );
+    topology::ip(run, Some(&server.namespace), script)
 }
 
 /// Starts the relay while datagrams are sent to the server all the time. The neighbour is known, so that the first frame that gets through
@@ -108,11 +125,10 @@ fn start(
 ) -> Result<(Running, Option<Duration>)> {
     let [client, server] = topology.hosts();
     let mac = Interface::find(run, &server.namespace, server.interface)?.mac;
-    let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
     let neighbour = format!(
         "{} lladdr {} dev {}",
         server.address,
-        mac.join(":"),
+        show_mac(mac),
         client.interface
     );
     let ip = |script: String| topology::ip(run, Some(&client.namespace), script);

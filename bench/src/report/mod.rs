@@ -343,6 +343,7 @@ mod tests {
     };
     const TCP: Load = Load::Iperf3 {
         protocol: Protocol::Tcp,
+        streams: 1,
     };
 
     fn measured(load: Load, figures: Figures) -> Measurement {

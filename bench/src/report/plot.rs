@@ -9,11 +9,11 @@ pub(crate) const COLOURS: [&str; 6] = [
     "#6b7280", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#b8860b",
 ];
 
-/// One line: its name, colour and points (percentile, latency in microseconds).
-pub(super) struct Line {
-    pub(super) name: String,
-    pub(super) colour: &'static str,
-    pub(super) points: Vec<(f64, f64)>,
+/// One line: its name, colour and points (percentile and latency in microseconds, or place and value).
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) colour: &'static str,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// One bar.
@@ -50,58 +50,23 @@ pub(super) fn latency(lines: &[Line]) -> String {
         .fold(1.0, f64::max);
     let x = |percentile: f64| LEFT + nine(percentile).min(nines) / nines * (WIDTH - LEFT - RIGHT);
     let axis = Axis::new(low.max(0.01), high);
-    let y = |us: f64| HEIGHT - BOTTOM - axis.place(us) * (HEIGHT - TOP - BOTTOM);
+    let y = |us: f64| axis.y(us);
 
     let mut svg = open("latency over percentile");
-    for tick in &axis.ticks {
-        let at = y(*tick);
-        let _ = write!(
-            svg,
-            "<line class=grid x1={LEFT} x2={:.1} y1={at:.1} y2={at:.1} />\
-             <text x={:.1} y={:.1} text-anchor=end>{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 7.0,
-            at + 4.0,
-            short(*tick)
-        );
-    }
+    svg += &axis.grid();
     for percentile in NINES.into_iter().filter(|p| nine(*p) <= nines + 0.01) {
-        let at = x(percentile);
-        let _ = write!(
-            svg,
-            "<line class=grid x1={at:.1} x2={at:.1} y1={TOP} y2={:.1} />\
-             <text x={at:.1} y={:.1} text-anchor=middle>{}</text>",
-            HEIGHT - BOTTOM,
-            HEIGHT - BOTTOM + 17.0,
-            if percentile == 0.0 {
+        svg += &mark(
+            x(percentile),
+            &if percentile == 0.0 {
                 "min".into()
             } else {
                 format!("{percentile}")
-            }
+            },
         );
     }
-    let _ = write!(
-        svg,
-        "<text class=title x={:.1} y={:.1} text-anchor=middle>percentile</text>\
-         <text class=title transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=middle>\
-         latency, us{}</text>",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 8.0,
-        (TOP + HEIGHT - BOTTOM) / 2.0,
-        if axis.log { " (log)" } else { "" }
-    );
+    svg += &titles("percentile", &axis.title("latency, us"));
     for line in lines {
-        let points: Vec<String> = line
-            .points
-            .iter()
-            .map(|&(p, us)| format!("{:.1},{:.1}", x(p), y(us)))
-            .collect();
-        let _ = write!(
-            svg,
-            "<polyline points=\"{}\" stroke=\"{}\" />",
-            points.join(" "),
-            line.colour
-        );
+        svg += &polyline(line, &x, &y);
         for &(p, us) in line.points.iter().filter(|p| is_nine(p.0)) {
             let _ = write!(
                 svg,
@@ -114,6 +79,83 @@ pub(super) fn latency(lines: &[Line]) -> String {
         }
     }
     svg + "</svg>"
+}
+
+/// Lines over some places that lie at equal distances, with their labels: points are (number of the place, value).
+pub(crate) fn steps(lines: &[Line], places: &[String], x_title: &str, y_title: &str) -> String {
+    let values = || {
+        lines
+            .iter()
+            .flat_map(|line| &line.points)
+            .map(|point| point.1)
+    };
+    let (low, high) = (
+        values().fold(f64::INFINITY, f64::min),
+        values().fold(0.0, f64::max),
+    );
+    if !low.is_finite() || high <= 0.0 {
+        return String::new();
+    }
+    let axis = Axis::new(low.max(0.0), high);
+    let width = (WIDTH - LEFT - RIGHT) / places.len().max(1) as f64;
+    let (x, y) = (
+        |place: f64| LEFT + (place + 0.5) * width,
+        |value: f64| axis.y(value),
+    );
+    let mut svg = open(y_title) + &axis.grid();
+    for (at, label) in places.iter().enumerate() {
+        svg += &mark(x(at as f64), &escape(label));
+    }
+    svg += &titles(x_title, &axis.title(y_title));
+    for line in lines {
+        svg += &polyline(line, &x, &y);
+        for &(place, value) in &line.points {
+            let _ = write!(
+                svg,
+                "<circle cx={:.1} cy={:.1} r=3 fill=\"{}\"><title>{}: {}</title></circle>",
+                x(place),
+                y(value),
+                line.colour,
+                escape(&line.name),
+                significant(value)
+            );
+        }
+    }
+    svg + "</svg>"
+}
+
+/// A vertical line of the grid with its label below.
+fn mark(at: f64, label: &str) -> String {
+    format!(
+        "<line class=grid x1={at:.1} x2={at:.1} y1={TOP} y2={:.1} />\
+         <text x={at:.1} y={:.1} text-anchor=middle>{label}</text>",
+        HEIGHT - BOTTOM,
+        HEIGHT - BOTTOM + 17.0,
+    )
+}
+
+/// What the axes show.
+fn titles(x: &str, y: &str) -> String {
+    format!(
+        "<text class=title x={:.1} y={:.1} text-anchor=middle>{x}</text>\
+         <text class=title transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=middle>{y}</text>",
+        (LEFT + WIDTH - RIGHT) / 2.0,
+        HEIGHT - 8.0,
+        (TOP + HEIGHT - BOTTOM) / 2.0,
+    )
+}
+
+fn polyline(line: &Line, x: &impl Fn(f64) -> f64, y: &impl Fn(f64) -> f64) -> String {
+    let points: Vec<String> = line
+        .points
+        .iter()
+        .map(|&(at, value)| format!("{:.1},{:.1}", x(at), y(value)))
+        .collect();
+    format!(
+        "<polyline points=\"{}\" stroke=\"{}\" />",
+        points.join(" "),
+        line.colour
+    )
 }
 
 /// Horizontal bars with their values.
@@ -180,7 +222,7 @@ struct Axis {
 
 impl Axis {
     fn new(low: f64, high: f64) -> Self {
-        if high / low > 8.0 {
+        if low > 0.0 && high / low > 8.0 {
             let steps = [1.0, 2.0, 5.0];
             let mut marks: Vec<f64> = (-2..9)
                 .flat_map(|e| steps.map(|s| s * 10f64.powi(e)))
@@ -226,6 +268,34 @@ impl Axis {
             log: false,
             ticks,
         }
+    }
+
+    /// Where a value lies in the plot.
+    fn y(&self, value: f64) -> f64 {
+        HEIGHT - BOTTOM - self.place(value) * (HEIGHT - TOP - BOTTOM)
+    }
+
+    /// Its name, and how it counts.
+    fn title(&self, name: &str) -> String {
+        format!("{name}{}", if self.log { " (log)" } else { "" })
+    }
+
+    /// Horizontal lines with their labels.
+    fn grid(&self) -> String {
+        let mut svg = String::new();
+        for tick in &self.ticks {
+            let at = self.y(*tick);
+            let _ = write!(
+                svg,
+                "<line class=grid x1={LEFT} x2={:.1} y1={at:.1} y2={at:.1} />\
+                 <text x={:.1} y={:.1} text-anchor=end>{}</text>",
+                WIDTH - RIGHT,
+                LEFT - 7.0,
+                at + 4.0,
+                short(*tick)
+            );
+        }
+        svg
     }
 
     /// 0 at the foot, 1 at the top.
@@ -290,6 +360,7 @@ mod tests {
             (100_100.0, 100_900.0),
             (0.5, 3.0),
             (5.0, 5.0),
+            (0.0, 100.0),
         ] {
             let axis = Axis::new(low, high);
             assert!(axis.low <= low && axis.high >= high, "{low} {high}");
@@ -300,5 +371,27 @@ mod tests {
             );
             assert!(axis.place(low) <= axis.place(high));
         }
+    }
+
+    #[test]
+    fn steps_have_a_line_for_each_relay() {
+        let line = |name: &str, points: &[(f64, f64)]| Line {
+            name: name.into(),
+            colour: COLOURS[0],
+            points: points.to_vec(),
+        };
+        let lines = [
+            line("a", &[(0.0, 0.0), (1.0, 100.0)]),
+            line("b<", &[(1.0, 50.0)]),
+        ];
+        let places = ["idle".into(), "100".into()];
+        let svg = steps(&lines, &places, "messages/s", "CPU, %");
+        assert_eq!(svg.matches("<polyline").count(), 2);
+        assert_eq!(svg.matches("<circle").count(), 3);
+        assert!(
+            svg.contains("b&lt;: 50.0") && svg.contains(">idle<"),
+            "{svg}"
+        );
+        assert_eq!(steps(&[], &places, "x", "y"), "");
     }
 }

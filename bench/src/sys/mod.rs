@@ -1,10 +1,13 @@
-//! What the kernel is asked that no crate asks safely: running a BPF program on live frames, linking one to tcx, interrupting a thread.
+//! What the kernel is asked that no crate asks safely: running a BPF program on live frames, linking one to tcx, interrupting a thread,
+//! reading many datagrams at once, sending by AF_XDP.
 //!
-//! Called by `flood` and `count`. The only unsafe code of the bench; each function is safe to call.
+//! Called by `flood`, `count`, `transit`, `reader` and `limit`. The only unsafe code of the bench; each function is safe to call.
 
 #![expect(unsafe_code, reason = "calls into libbpf and libc")]
 
 pub(crate) mod place;
+pub(crate) mod udp;
+pub(crate) mod xsk;
 
 use std::io;
 use std::mem;
@@ -37,18 +40,26 @@ pub(crate) fn run_live(program: BorrowedFd<'_>, frame: &[u8], batch: u32) -> io:
     errno_of(result).map(drop)
 }
 
-/// Links a program to the tcx ingress of the interface with this index in the calling thread's network namespace. Closing the link
-/// detaches the program.
-pub(crate) fn link_tcx_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+/// Where a program looks at an interface's frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    /// What arrives, before the stack sees it.
+    Ingress,
+    /// What leaves, before the interface sees it.
+    Egress,
+}
+
+/// Links a program to a tcx hook of the interface with this index in the calling thread's network namespace. Closing the link detaches
+/// the program.
+pub(crate) fn link_tcx(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
     let ifindex = i32::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let hook = match hook {
+        Hook::Ingress => libbpf_sys::BPF_TCX_INGRESS,
+        Hook::Egress => libbpf_sys::BPF_TCX_EGRESS,
+    };
     // SAFETY: the program's descriptor is open for the call; no options are given, which libbpf allows.
     let result = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            ifindex,
-            libbpf_sys::BPF_TCX_INGRESS,
-            std::ptr::null(),
-        )
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex, hook, std::ptr::null())
     };
     let link = errno_of(result)?;
     // SAFETY: a result that is no error is a new descriptor, which nobody else owns.
@@ -59,27 +70,6 @@ pub(crate) fn link_tcx_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Res
 pub(crate) fn interrupt<T>(thread: &JoinHandle<T>) {
     // SAFETY: the handle is not joined as long as it is borrowed, so the thread's identity is valid even if the thread has ended.
     unsafe { libc::pthread_kill(thread.as_pthread_t(), INTERRUPT) };
-}
-
-/// Makes a UDP socket's sends super-frames of segments this long (`UDP_SEGMENT`).
-#[cfg(test)]
-pub(crate) fn segment_udp(socket: &std::net::UdpSocket, len: u16) -> io::Result<()> {
-    let len = i32::from(len);
-    // SAFETY: the socket is open for the call, and the option's value is an `int` that lives through it, of the size given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_UDP,
-            libc::UDP_SEGMENT,
-            std::ptr::from_ref(&len).cast(),
-            mem::size_of_val(&len) as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }
 
 /// libbpf returns a negative error number.

@@ -24,3 +24,17 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(None, &set)
         .with_context(|| format!("CPU {cpu} is not among those this process may use"))
 }
+
+/// Lets the calling thread run before ordinary ones whenever it can (`SCHED_FIFO`, priority 1).
+#[expect(unsafe_code, reason = "calls into libc")]
+pub(crate) fn go_first() -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: 0 is the calling thread, and the parameters live through the call.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    ensure!(
+        result == 0,
+        "a real-time priority is refused: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(())
+}

@@ -1,4 +1,4 @@
-//! iperf3: one flow as fast as it goes; what counts is what the receiver got.
+//! iperf3: flows as fast as they go; what counts is what the receiver got.
 
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ pub(crate) struct Goodput {
 pub(super) fn measure(
     place: &Place<'_>,
     protocol: Protocol,
+    streams: u32,
     seconds: u32,
 ) -> Result<(String, Figures)> {
     let (client, server) = (&place.topology.client, &place.topology.server);
@@ -47,6 +48,7 @@ pub(super) fn measure(
         .args(["-J", "-c", &server.address.to_string(), "-t"])
         .arg(seconds)
         .args(["--connect-timeout", "3000"])
+        .args((streams > 1).then(|| format!("-P{streams}")))
         .args(match protocol {
             Protocol::Tcp => vec![],
             Protocol::Udp => vec!["-u", "-b", "0"],

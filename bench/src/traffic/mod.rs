@@ -62,10 +62,12 @@ pub(crate) enum Load {
         /// Bytes of a message.
         size: u32,
     },
-    /// iperf3: one flow, as fast as it goes, measured at the receiver.
+    /// iperf3: as fast as it goes, measured at the receiver.
     Iperf3 {
         /// Transport protocol.
         protocol: Protocol,
+        /// Flows at the same time.
+        streams: u32,
     },
 }
 
@@ -76,7 +78,16 @@ impl Load {
             Self::PingPong { protocol }
             | Self::UnderLoad { protocol, .. }
             | Self::Throughput { protocol, .. }
-            | Self::Iperf3 { protocol } => protocol,
+            | Self::Iperf3 { protocol, .. } => protocol,
+        }
+    }
+
+    /// The protocols that must find a way: iperf3 controls its UDP runs over TCP.
+    pub(crate) fn needs(&self) -> &'static [Protocol] {
+        match (self, self.protocol()) {
+            (Self::Iperf3 { .. }, Protocol::Udp) => &[Protocol::Tcp, Protocol::Udp],
+            (_, Protocol::Udp) => &[Protocol::Udp],
+            (_, Protocol::Tcp) => &[Protocol::Tcp],
         }
     }
 
@@ -98,7 +109,9 @@ impl Load {
     /// Runs it for `seconds`.
     pub(crate) fn measure(&self, place: &Place<'_>, seconds: u32) -> Result<(String, Figures)> {
         match *self {
-            Self::Iperf3 { protocol } => iperf3::measure(place, protocol, seconds),
+            Self::Iperf3 { protocol, streams } => {
+                iperf3::measure(place, protocol, streams, seconds)
+            }
             _ => sockperf::measure(place, self, seconds),
         }
     }
@@ -114,7 +127,11 @@ impl fmt::Display for Load {
             Self::Throughput { protocol, size } => {
                 write!(f, "sockperf throughput {protocol}, {size} B")
             }
-            Self::Iperf3 { protocol } => write!(f, "iperf3 {protocol}"),
+            Self::Iperf3 {
+                protocol,
+                streams: 1,
+            } => write!(f, "iperf3 {protocol}"),
+            Self::Iperf3 { protocol, streams } => write!(f, "iperf3 {protocol}, {streams} flows"),
         }
     }
 }

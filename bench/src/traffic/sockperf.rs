@@ -16,7 +16,7 @@ use super::{Figures, Load, Place, Protocol, SLACK, probe};
 use crate::process::{Process, Program};
 
 /// sockperf's own port.
-const PORT: u16 = 11111;
+pub(crate) const PORT: u16 = 11111;
 
 /// Points of a [`Latency::curve`] for each nine.
 const POINTS_A_NINE: u32 = 20;

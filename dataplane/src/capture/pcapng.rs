@@ -190,7 +190,11 @@ mod tests {
         let time_ns = 1_764_511_081_123_456_789;
         writer.frame(1, true, time_ns, &frame);
         frame.offload.flags = Offload::NEEDS_CSUM;
-        (frame.offload.gso_type, frame.offload.gso_size, frame.segments) = (1, 1448, 45);
+        (
+            frame.offload.gso_type,
+            frame.offload.gso_size,
+            frame.segments,
+        ) = (1, 1448, 45);
         writer.frame(0, false, time_ns, &frame);
         let counts = TapCounts {
             seen: 9,

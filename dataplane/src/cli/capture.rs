@@ -291,17 +291,16 @@ impl Capture {
                 );
                 return ExitCode::SUCCESS;
             }
-            Err(Broken::Relay(why)) => eprintln!("l2relay: relay {relay}: {why}"),
+            Err(Broken::Relay(why)) => eprintln!(
+                "l2relay: relay {relay}: {why}; {} frames captured until then",
+                self.frames
+            ),
             Err(Broken::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 eprintln!("l2relay: {output}: its reader has left");
             }
             Err(Broken::Output(error)) => eprintln!("l2relay: {output}: {error}"),
         }
-        eprintln!(
-            "l2relay: the capture broke off after {} frames{}",
-            self.frames,
-            output.condition()
-        );
+        eprintln!("l2relay: the capture broke off{}", output.condition());
         ExitCode::FAILURE
     }
 }

@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 pub use capture::CaptureArgs;
 pub use check::CheckArgs;
 pub use print::{Printer, print};
-pub use remote::{HealthArgs, PsArgs, StatsArgs, StopArgs, Target};
+pub use remote::{HealthArgs, PsArgs, SetArgs, StatsArgs, StopArgs, Target};
 pub use run::{RunArgs, Settings};
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
@@ -38,6 +38,8 @@ pub enum Command {
     Health(HealthArgs),
     /// Copy frames from a relay that runs, into a pcapng file or as lines
     Capture(Box<CaptureArgs>),
+    /// Change settings of a relay that runs, without stopping it
+    Set(SetArgs),
     /// Stop a relay, as SIGTERM does, and wait for its end
     Stop(StopArgs),
 }

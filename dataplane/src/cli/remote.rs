@@ -14,7 +14,7 @@ use super::print;
 use crate::{
     control::{
         client::{Client, Found, find},
-        protocol::{Health, Info, Request, Response},
+        protocol::{Changes, Health, Info, Request, Response},
     },
     error::Error,
     snapshot::Snapshot,
@@ -76,6 +76,42 @@ pub struct StopArgs {
     /// Which relay.
     #[command(flatten)]
     pub target: Target,
+}
+
+/// Change settings of a relay that runs, without stopping it
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Pairs and settings that are not named stay as they are, and their frames go on.
+
+Examples:
+  l2relay set --mac swap
+  l2relay set --add r2,r3 --remove r0,r1 --idle spin
+  l2relay set --down r0,r1")]
+pub struct SetArgs {
+    /// Which relay.
+    #[command(flatten)]
+    pub target: Target,
+    /// MAC addresses: keep, swap, update
+    #[arg(long, value_name = "MODE")]
+    pub mac: Option<String>,
+    /// With MAC addresses updated: destination of the frames that PORT sends; repeat for more
+    #[arg(long, value_name = "PORT=MAC")]
+    pub dst_mac: Vec<String>,
+    /// When no frame comes: spin, adaptive, sleep
+    #[arg(long, value_name = "POLICY")]
+    pub idle: Option<String>,
+    /// Join two more ports, or add a hairpin; repeat for more
+    #[arg(long, value_name = "A,B|E")]
+    pub add: Vec<String>,
+    /// Remove a pair or a hairpin; repeat for more
+    #[arg(long, value_name = "A,B|E")]
+    pub remove: Vec<String>,
+    /// Open a pair that was closed; repeat for more
+    #[arg(long, value_name = "A,B|E")]
+    pub up: Vec<String>,
+    /// Close a pair: it lets go of its ports and keeps its counts; repeat for more
+    #[arg(long, value_name = "A,B|E")]
+    pub down: Vec<String>,
 }
 
 /// How long a relay may take to end: each worker sends what it holds for up to 100 ms, and a slow reader of the last statistics
@@ -174,6 +210,29 @@ impl HealthArgs {
     }
 }
 
+impl SetArgs {
+    /// Changes them, and prints what has changed.
+    ///
+    /// # Errors
+    /// Every mistake at once, or what the kernel refused.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let changes = Changes {
+            mac: self.mac.clone(),
+            dst_mac: self.dst_mac.clone(),
+            idle: self.idle.clone(),
+            add: self.add.clone(),
+            remove: self.remove.clone(),
+            up: self.up.clone(),
+            down: self.down.clone(),
+        };
+        if changes == Changes::default() {
+            return Err(one("nothing to change: see l2relay set --help".into()));
+        }
+        let mut relay = self.target.connect()?;
+        done(&mut relay, &Request::Set(Box::new(changes)))
+    }
+}
+
 impl StopArgs {
     /// Stops it.
     ///
@@ -207,6 +266,17 @@ fn info(relay: &mut Client) -> Result<Info, String> {
 fn stats(relay: &mut Client, reset: bool) -> Result<Snapshot, Error> {
     match ask(relay, &Request::Stats { reset })? {
         Response::Stats(snapshot) => Ok(*snapshot),
+        other => Err(strange(relay, &other)),
+    }
+}
+
+/// Asks for something to be done, and prints what was.
+fn done(relay: &mut Client, request: &Request) -> Result<ExitCode, Error> {
+    match ask(relay, request)? {
+        Response::Done(changes) if changes.is_empty() => {
+            written(print(&"nothing has changed", false))
+        }
+        Response::Done(changes) => written(print(&changes.join("\n"), false)),
         other => Err(strange(relay, &other)),
     }
 }

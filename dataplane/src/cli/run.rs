@@ -74,6 +74,15 @@ pub struct RunArgs {
     /// Discard multicast and broadcast on hairpins, so that hosts don't see their own come back
     #[arg(long)]
     pub hairpin_guard: bool,
+    /// Let at most N multicast and broadcast packets a second pass in each direction, for ports that may be joined in a loop
+    #[arg(long, value_name = "N")]
+    pub storm_guard: Option<String>,
+    /// By what an interface that is created anew is known: name, mac
+    #[arg(long, value_name = "WHAT", default_value = "name")]
+    pub port_by: String,
+    /// Set a port down while the other one of its pair has no link, so that hosts see a broken cable
+    #[arg(long)]
+    pub propagate_link: bool,
     /// Huge pages for frames: auto, require, off
     #[arg(long, value_name = "POLICY", default_value = "auto")]
     pub hugepages: String,
@@ -147,6 +156,16 @@ impl RunArgs {
             promiscuous: !self.no_promisc,
             qdisc: self.qdisc,
             hairpin_guard: self.hairpin_guard,
+            storm_guard_pps: keep(
+                self.storm_guard.iter().map(|text| {
+                    let mistake = |_| format!("--storm-guard {text:?}: write packets a second");
+                    text.parse().map_err(mistake)
+                }),
+                &mut mistakes,
+            )
+            .pop(),
+            port_by: parse(&self.port_by, &mut mistakes),
+            propagate_link: self.propagate_link,
             huge_pages: parse(&self.hugepages, &mut mistakes),
             links: keep(
                 self.link.iter().map(|text| config::parse_link(text)),

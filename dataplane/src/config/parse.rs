@@ -19,6 +19,15 @@ pub(crate) fn parse_pair(text: &str) -> Result<[PortName; 2], String> {
     Ok([a, b])
 }
 
+/// `a,b`, or `e` for a hairpin: a pair that exists.
+pub(crate) fn parse_ends(text: &str) -> Result<[PortName; 2], String> {
+    if text.contains(',') {
+        return parse_pair(text);
+    }
+    let port: PortName = text.parse()?;
+    Ok([port.clone(), port])
+}
+
 /// `PORT=MAC`.
 pub(crate) fn parse_dst_mac(text: &str) -> Result<(PortName, MacAddress), String> {
     let (port, mac) = text

@@ -44,6 +44,8 @@ pub enum Wait {
     Stop,
 }
 
+/// How often to try to accept clients when there are no descriptors for them.
+const STUCK: Duration = Duration::from_millis(200);
 const SIGNALS: Token = Token(0);
 /// The first of the server's tokens.
 const SERVER: usize = 1;
@@ -131,6 +133,8 @@ impl Control {
             }
             if busy {
                 timeout = Some(Duration::ZERO);
+            } else if self.server.as_ref().is_some_and(Server::is_stuck) {
+                timeout = Some(timeout.map_or(STUCK, |timeout| timeout.min(STUCK)));
             }
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

@@ -34,6 +34,8 @@ pub enum Request {
         #[serde(default)]
         reset: bool,
     },
+    /// Change settings; those that are not named stay.
+    Set(Box<Changes>),
     /// Stop, as SIGTERM does. The answer comes at once; the connection ends when everything has been sent and counted.
     Stop {},
     /// Copy frames. After the answer, pcapng comes until the client closes its half, the count is reached, or the relay ends.
@@ -89,6 +91,33 @@ pub struct CaptureStarted {
     pub ports: Vec<String>,
 }
 
+/// What [`Request::Set`] changes. Values are written as on the command line of `l2relay run`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Changes {
+    /// What is done to MAC addresses: keep, swap, update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// For `mac` update, `PORT=MAC`: the destination of frames that a port sends. Other ports keep theirs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dst_mac: Vec<String>,
+    /// How workers wait: spin, adaptive, sleep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<String>,
+    /// Pairs to add, `A,B`, or `E` for a hairpin.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<String>,
+    /// Pairs to remove.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remove: Vec<String>,
+    /// Pairs to open again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub up: Vec<String>,
+    /// Pairs to close: they keep their counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub down: Vec<String>,
+}
+
 /// What a relay answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -129,6 +158,11 @@ pub struct PairInfo {
     pub ports: [PortInfo; 2],
     /// What carries it, in words.
     pub by: String,
+    /// It is closed by order.
+    pub down: bool,
+    /// Why it could not be opened; it is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// A port and its state.
@@ -183,9 +217,14 @@ impl fmt::Display for PairInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b] = &self.ports;
         if a.name == b.name {
-            write!(f, "hairpin {a}")
+            write!(f, "hairpin {a}")?;
         } else {
-            write!(f, "{a} <-> {b}")
+            write!(f, "{a} <-> {b}")?;
+        }
+        match (&self.trouble, self.down) {
+            (_, true) => f.write_str(", closed"),
+            (Some(trouble), _) => write!(f, ", {trouble}"),
+            _ => Ok(()),
         }
     }
 }
@@ -209,7 +248,7 @@ struct Line<T> {
 
 impl Request {
     /// The names of all commands.
-    pub const COMMANDS: &[&str] = &["info", "health", "stats", "stop", "capture"];
+    pub const COMMANDS: &[&str] = &["info", "health", "stats", "set", "stop", "capture"];
 
     /// Reads a line.
     ///
@@ -295,6 +334,11 @@ mod tests {
             Request::Info {},
             Request::Health {},
             Request::Stats { reset: true },
+            Request::Set(Box::new(Changes {
+                idle: Some("spin".into()),
+                down: vec!["a,b".into()],
+                ..Changes::default()
+            })),
             Request::Stop {},
             Request::Capture(CaptureRequest {
                 port: Some("r0".into()),
@@ -345,6 +389,7 @@ mod tests {
         for line in [
             r#"{"v":1,"cmd":"stats","reset":"yes"}"#,
             r#"{"v":1,"cmd":"info","and":1}"#,
+            r#"{"v":1,"cmd":"set","mtu":1}"#,
         ] {
             assert_eq!(code(line), FailureCode::Invalid, "{line}");
         }

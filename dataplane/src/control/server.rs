@@ -100,6 +100,11 @@ impl Server {
         registry.register(&mut self.listener, Token(base), Interest::READABLE)
     }
 
+    /// Whether there are connections that could not be accepted, for want of descriptors: try again after a while.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.more
+    }
+
     /// Notes that a socket has news.
     pub(super) fn news(&mut self, token: Token) {
         if token.0 == self.base {

@@ -122,11 +122,12 @@ impl Inner {
             (Place::Port(port), Point::Before) => name(lane.rx) == *port,
             (Place::Port(port), Point::After) => name(lane.tx) == *port,
             (Place::Lane(wanted), _) => {
-                lane.name == *wanted || format!("{}>{}", name(lane.rx), name(lane.tx)) == *wanted
+                let direction = format!("{}>{}", name(lane.rx), name(lane.tx));
+                direction == *wanted || self.lane_name(lane) == *wanted
             }
         };
-        let lanes = self.lanes.iter().enumerate();
-        lanes
+        self.lanes
+            .iter()
             .flat_map(|(id, lane)| {
                 let points = points.iter().filter(move |point| wants(lane, **point));
                 points.map(move |point| (id, *point))
@@ -135,11 +136,11 @@ impl Inner {
     }
 
     fn no_place(&self, place: &Place) -> String {
-        let ports = self.ports.iter().map(|port| port.name.to_string());
+        let ports = self.ports.iter().map(|(_, port)| port.name.to_string());
         let (kind, wanted, known): (_, _, Vec<String>) = match place {
             Place::Port(name) => ("port", name.as_str(), ports.collect()),
             Place::Lane(name) => {
-                let lanes = self.lanes.iter().map(|lane| lane.name.clone());
+                let lanes = self.lanes.iter().map(|(_, lane)| self.lane_name(lane));
                 ("lane", name.as_str(), lanes.collect())
             }
             Place::Everywhere => ("lane", "at all", Vec::new()),
@@ -192,7 +193,9 @@ impl Observation {
         if let Some(inner) = self.relay.upgrade() {
             let inner = lock(&inner);
             // A relay that was stopped has no workers any more, and its lanes no taps.
-            if let Some(worker) = inner.workers.get(inner.lanes[self.lane].worker) {
+            let mut lanes = inner.lanes.iter();
+            let worker = lanes.find_map(|(id, lane)| (id == self.lane).then_some(lane.worker));
+            if let Some(worker) = worker.and_then(|worker| inner.workers.get(worker)) {
                 worker.remove_tap(self.lane, self.observer.tap());
             }
         }

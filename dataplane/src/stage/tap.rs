@@ -361,7 +361,10 @@ mod tests {
             panic!("one frame")
         };
         assert_eq!((copy.time_ns, copy.len), (1600, 100));
-        assert_eq!(copy.bytes, [&bytes[6..12], &bytes[..6], &bytes[12..]].concat());
+        assert_eq!(
+            copy.bytes,
+            [&bytes[6..12], &bytes[..6], &bytes[12..]].concat()
+        );
         assert_eq!((before.counts().seen, after.counts().seen), (1, 1));
         assert_eq!(scene.sent(), 1);
     }
@@ -437,8 +440,21 @@ mod tests {
         scene.send(&frames);
         scene.lane.turn(0);
         // What a filter returns is a limit too.
-        assert_eq!(all(&mut some).iter().map(|copy| &copy.bytes[..]).collect::<Vec<_>>(), [[7; 9]]);
-        assert_eq!(some.counts(), TapCounts { seen: 14, matched: 1, lost: 0 });
+        assert_eq!(
+            all(&mut some)
+                .iter()
+                .map(|copy| &copy.bytes[..])
+                .collect::<Vec<_>>(),
+            [[7; 9]]
+        );
+        assert_eq!(
+            some.counts(),
+            TapCounts {
+                seen: 14,
+                matched: 1,
+                lost: 0
+            }
+        );
         assert_eq!(all(&mut every).len(), 14);
 
         // One is taken out, the other's observer goes away: nothing is copied for either.

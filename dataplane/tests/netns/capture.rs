@@ -103,7 +103,10 @@ fn tshark(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
 
 /// How many frames `tcpdump -r` finds.
 fn tcpdump(file: &Path) -> usize {
-    let output = Command::new("tcpdump").args(["-n", "-r"]).arg(file).output();
+    let output = Command::new("tcpdump")
+        .args(["-n", "-r"])
+        .arg(file)
+        .output();
     let output = output.expect("tcpdump runs");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).lines().count()
@@ -146,7 +149,11 @@ fn before_and_after_show_what_the_stages_did() {
         capture.interrupt();
     }
     let (status, out, said) = capture.result();
-    assert_eq!((status, &out[..], figures(&said)), (0, &[][..], [10, 10, 10, 0]), "{said}");
+    assert_eq!(
+        (status, &out[..], figures(&said)),
+        (0, &[][..], [10, 10, 10, 0]),
+        "{said}"
+    );
     assert_eq!(figures(&after.result().2), [5, 5, 5, 0]);
 
     let (c0, s0) = (mac_text("c0"), mac_text("s0"));
@@ -178,7 +185,10 @@ fn filter_count_and_snaplen_choose() {
         return;
     };
     let net = &chain.net;
-    let tag = Tag { tpid: 0x8100, tci: 7 };
+    let tag = Tag {
+        tpid: 0x8100,
+        tci: 7,
+    };
     let frames = |sizes: std::ops::Range<usize>| -> Vec<Vec<u8>> {
         let frame = |size: usize| match size % 3 {
             0 => plain(size, 1),
@@ -210,7 +220,11 @@ fn filter_count_and_snaplen_choose() {
     assert_eq!(rows, [row(120, 120, "")]);
 
     // And as lines.
-    let capture = Capture::start(net, &name, &["--lane", "r0>r1", "--before", "-c", "1", "udp"]);
+    let capture = Capture::start(
+        net,
+        &name,
+        &["--lane", "r0>r1", "--before", "-c", "1", "udp"],
+    );
     send_raw(net, "client", "c0", &frames(100..101));
     let line = String::from_utf8(capture.result().1).expect("text");
     for part in [" r0 in ", " udp", "100 bytes", &mac_text("c0")] {
@@ -235,15 +249,24 @@ fn a_slow_reader_loses_copies_and_nothing_else() {
     let [captured, passed, matched, lost] = figures(&said);
     assert_eq!(status, 0, "{said}");
     assert!(lost > 0, "{said}");
-    assert_eq!((passed, matched), (captured + lost, captured + lost), "{said}");
+    assert_eq!(
+        (passed, matched),
+        (captured + lost, captured + lost),
+        "{said}"
+    );
     let file = Scratch(net.file("slow.pcapng"));
     std::fs::write(&file.0, out).expect("it can be written");
     let rows = tshark(&file.0, &["frame.len", "frame.cap_len", "frame.comment"]);
     assert_eq!(rows.len() as u64, captured);
     // Super-frames are written as they are, and say so.
     assert!(rows.iter().all(|row| row[0] == row[1]));
-    let long = rows.iter().find(|row| row[0].parse::<usize>().expect("a number") > 1514);
-    assert!(long.is_none_or(|row| row[2].contains("super-frame")), "{long:?}");
+    let long = rows
+        .iter()
+        .find(|row| row[0].parse::<usize>().expect("a number") > 1514);
+    assert!(
+        long.is_none_or(|row| row[2].contains("super-frame")),
+        "{long:?}"
+    );
     relay.stop(Signal::Term);
 }
 
@@ -274,17 +297,26 @@ fn whoever_breaks_off_leaves_a_file_that_can_be_read() {
     let [status, read] = stdout.split_whitespace().collect::<Vec<_>>()[..] else {
         panic!("{stdout} {rest}")
     };
-    assert!(rest.contains("No space left") && rest.contains("/mnt/full"), "{rest}");
+    assert!(
+        rest.contains("No space left") && rest.contains("/mnt/full"),
+        "{rest}"
+    );
     assert!(!rest.contains("cut short"), "{rest}");
     assert_eq!(status, "1", "{rest}");
-    assert!((1..50).contains(&read.parse().unwrap_or(0)), "{read} frames");
+    assert!(
+        (1..50).contains(&read.parse().unwrap_or(0)),
+        "{read} frames"
+    );
 
     // The reader of standard output leaves.
     let mut capture = Capture::start(net, &name, &["-w", "-"]);
     drop(capture.child.stdout.take());
     send_raw(net, "client", "c0", &frames[..2]);
     let (status, _, said) = capture.result();
-    assert!(status == 1 && said.contains("its reader has left"), "{said}");
+    assert!(
+        status == 1 && said.contains("its reader has left"),
+        "{said}"
+    );
 
     // The client is killed: the relay goes on without its taps.
     let killed = Capture::start(net, &name, &["-w", file.path()]);
@@ -298,7 +330,10 @@ fn whoever_breaks_off_leaves_a_file_that_can_be_read() {
     });
     relay.stop(Signal::Term);
     let (status, _, said) = stopped.result();
-    assert!(status == 0 && said.contains("the relay was stopped"), "{said}");
+    assert!(
+        status == 0 && said.contains("the relay was stopped"),
+        "{said}"
+    );
     assert_eq!(figures(&said), [3, 3, 3, 0]);
     assert_eq!(tshark(&file.0, &["frame.len"]).len(), 3);
 
@@ -306,7 +341,10 @@ fn whoever_breaks_off_leaves_a_file_that_can_be_read() {
     let bereft = Capture::start(net, &name, &["--before", "-c", "100", "-w", file.path()]);
     send_raw(net, "client", "c0", &frames[..3]);
     let written = || std::fs::metadata(&file.0).map_or(0, |file| file.len());
-    assert!(crate::common::eventually(crate::common::PATIENCE, || written() > 3000));
+    assert!(crate::common::eventually(
+        crate::common::PATIENCE,
+        || written() > 3000
+    ));
     relay.kill();
     let (status, _, said) = bereft.result();
     assert!(status == 1 && said.contains("it was killed"), "{said}");
@@ -325,7 +363,10 @@ fn what_is_wrong_is_told_at_once() {
         (output.status.code(), said)
     };
     let wrong: &[(&[&str], &[&str])] = &[
-        (&["-c", "0", "-s", "x", "-B", "0", "tcp prt 80"], &["-c", "-s", "-B", "tcp prt 80"]),
+        (
+            &["-c", "0", "-s", "x", "-B", "0", "tcp prt 80"],
+            &["-c", "-s", "-B", "tcp prt 80"],
+        ),
         (&["ip6 protochain 6"], &["protochain"]),
         (&["--port", "r9"], &["no port r9", "r0, r1"]),
         (&["--lane", "r1>r9"], &["no lane r1>r9", "r0>r1"]),

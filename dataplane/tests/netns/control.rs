@@ -17,7 +17,7 @@ use crate::common::{
 const RUN: &[&str] = &["--pair", "r0,r1"];
 
 /// A chain with a relay of this test's own name.
-fn named_relay() -> Option<(Chain, Relay, String)> {
+pub(crate) fn named_relay() -> Option<(Chain, Relay, String)> {
     let chain = Chain::open(1500).map(Chain::without_arp)?;
     let name = chain.net.ns("relay");
     let relay = Relay::start(&chain.net, "relay", &[RUN, &["--name", &name]].concat());
@@ -38,7 +38,7 @@ fn connect(name: &str) -> UnixStream {
 }
 
 /// One line there, one line back.
-fn ask(name: &str, line: &str) -> Value {
+pub(crate) fn ask(name: &str, line: &str) -> Value {
     let mut stream = connect(name);
     writeln!(stream, "{line}").expect("it reads");
     answer(&mut BufReader::new(stream))
@@ -51,7 +51,7 @@ fn answer(stream: &mut impl BufRead) -> Value {
 }
 
 /// Runs `l2relay ARGS --name NAME`; its exit status, standard output and standard error.
-fn tell(net: &Net, name: &str, args: &[&str]) -> (i32, String, String) {
+pub(crate) fn tell(net: &Net, name: &str, args: &[&str]) -> (i32, String, String) {
     let output = attempt(net, "relay", &[], &[args, &["--name", name]].concat());
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (
@@ -69,7 +69,7 @@ fn listed(net: &Net) -> Vec<String> {
 }
 
 /// These frames cross, and nothing else.
-fn assert_crosses(net: &Net, sizes: std::ops::Range<usize>) {
+pub(crate) fn assert_crosses(net: &Net, sizes: std::ops::Range<usize>) {
     let frames: Vec<Vec<u8>> = sizes.map(|size| plain(size, size as u32)).collect();
     let capture = Capture::start(net, "server", "s0", "");
     send_raw(net, "client", "c0", &frames);
@@ -400,6 +400,9 @@ fn answers_are_what_the_schema_says() {
         r#"{"v":1,"cmd":"health"}"#,
         r#"{"v":1,"cmd":"stats"}"#,
         r#"{"v":1,"cmd":"stats","reset":true}"#,
+        r#"{"v":1,"cmd":"set","idle":"sleep","down":["r0,r1"]}"#,
+        r#"{"v":1,"cmd":"info"}"#,
+        r#"{"v":1,"cmd":"set","add":["r0,nope"]}"#,
         r#"{"v":1,"cmd":"stop"}"#,
     ];
     let mut lines = Vec::new();

@@ -51,19 +51,26 @@ impl Output {
             return Ok(());
         }
         match self {
-            Self::File(file, _, whole) => match file.write_all(bytes) {
-                Ok(()) => {
-                    *whole += bytes.len() as u64;
-                    Ok(())
-                }
-                Err(error) => {
-                    // What of these blocks was written is taken back. That fails where nothing can be: at a pipe, a device.
-                    if file.set_len(*whole).is_ok() {
-                        let _ = file.seek(SeekFrom::Start(*whole));
+            Self::File(file, _, whole) => {
+                let mut written = 0;
+                let result = loop {
+                    match file.write(&bytes[written..]) {
+                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                        Ok(count) => written += count,
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => break Err(error),
                     }
-                    Err(error)
+                    if written == bytes.len() {
+                        break Ok(());
+                    }
+                };
+                *whole += whole_blocks(bytes, written) as u64;
+                // The beginning of a block is taken back. That fails where nothing can be: at a pipe, a device.
+                if result.is_err() && file.set_len(*whole).is_ok() {
+                    let _ = file.seek(SeekFrom::Start(*whole));
                 }
-            },
+                result
+            }
             Self::Standard | Self::Lines => {
                 let mut out = io::stdout().lock();
                 out.write_all(bytes).and_then(|()| out.flush())
@@ -80,11 +87,45 @@ impl Output {
     }
 }
 
+/// How many bytes the blocks have that end within the first `written`. A block has its length behind its type (pcapng), in network byte order
+/// as the relay writes it.
+fn whole_blocks(blocks: &[u8], written: usize) -> usize {
+    let mut end = 0;
+    while let Some(&[a, b, c, d]) = blocks[end..].get(4..8) {
+        let len = u32::from_be_bytes([a, b, c, d]) as usize;
+        if len == 0 || end + len > written {
+            break;
+        }
+        end += len;
+    }
+    end
+}
+
 impl fmt::Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::File(_, path, _) => path,
             Self::Standard | Self::Lines => "standard output",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_blocks_count() {
+        let block = |len: u8| {
+            let mut block = vec![0; usize::from(len)];
+            block[7] = len;
+            block
+        };
+        let blocks = [block(12), block(32), block(16)].concat();
+        let whole: Vec<usize> = [0, 11, 12, 43, 44, 59, 60]
+            .map(|n| whole_blocks(&blocks, n))
+            .into();
+        assert_eq!(whole, [0, 0, 12, 12, 44, 44, 60]);
+        assert_eq!(whole_blocks(&[0; 40], 40), 0);
     }
 }

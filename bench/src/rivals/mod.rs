@@ -3,16 +3,20 @@
 //! A [`Rival`] knows whether it is installed, which topology it needs and how it is started; [`all`] is
 //! the table of them. To add one, write its `impl` and add a line there.
 
+mod l2relay;
+mod testpmd;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use rustix::process::Signal;
 
 use crate::meter;
-use crate::process::{Output, Process, Program, installed};
+use crate::process::{Output, Process, Program};
 use crate::run::Run;
 use crate::topology::{self, Shape, Topology};
+pub(crate) use l2relay::{l2relay_missing, play_links};
 
 /// How long a relay may take until it forwards. testpmd needs about one second.
 const START: Duration = Duration::from_secs(20);
@@ -61,72 +65,27 @@ pub(crate) trait Rival {
         })
     }
 
+    /// Whether it swaps the MAC addresses of what it forwards.
+    fn swaps_macs(&self) -> bool {
+        false
+    }
+
+    /// Whether it forwards nothing, but sends floods itself, from the relay's place.
+    fn is_limit(&self) -> bool {
+        false
+    }
+
     /// Starts it; returns when it forwards.
     fn start(&self, run: &Run, setup: &Setup, topology: &Topology) -> Result<Running>;
 }
 
 /// Every relay the bench knows, in the order of a report.
 pub(crate) fn all() -> Vec<Box<dyn Rival>> {
-    vec![
-        Box::new(Nothing),
-        Box::new(Bridge),
-        Box::new(Testpmd {
-            name: "testpmd",
-            about: "DPDK's testpmd, io mode, on af_packet; offloads at their defaults",
-            driver: "af_packet",
-            offloads_off: false,
-        }),
-        Box::new(Testpmd {
-            name: "testpmd-txoff",
-            about: "DPDK's testpmd after `ethtool -K … tx off`, as its users do",
-            driver: "af_packet",
-            offloads_off: true,
-        }),
-        Box::new(Testpmd {
-            name: "testpmd-xdp",
-            about: "DPDK's testpmd, io mode, on af_xdp; offloads at their defaults",
-            driver: "af_xdp",
-            offloads_off: false,
-        }),
-        Box::new(Testpmd {
-            name: "testpmd-xdp-txoff",
-            about: "the same after `ethtool -K … tx off`",
-            driver: "af_xdp",
-            offloads_off: true,
-        }),
-        Box::new(L2relay {
-            name: "l2relay",
-            about: "l2relay with its defaults (adaptive idle)",
-            args: &[],
-        }),
-        Box::new(L2relay {
-            name: "l2relay-spin",
-            about: "l2relay that never sleeps (--idle spin)",
-            args: &["--idle", "spin"],
-        }),
-        Box::new(L2relay {
-            name: "l2relay-xdp",
-            about: "l2relay on AF_XDP, native, spinning",
-            args: &["--idle", "spin", "--backend", "xdp", "--xdp-mode", "native"],
-        }),
-        Box::new(L2relay {
-            name: "l2relay-xdp-generic",
-            about: "l2relay on AF_XDP, generic, spinning",
-            args: &[
-                "--idle",
-                "spin",
-                "--backend",
-                "xdp",
-                "--xdp-mode",
-                "generic",
-            ],
-        }),
-        Box::new(L2relay {
-            name: "l2relay-xdp-packet",
-            about: "l2relay that receives by AF_XDP and sends by AF_PACKET, spinning",
-            args: &["--idle", "spin", "--rx", "xdp", "--tx", "packet"],
-        }),
-    ]
+    let mut all: Vec<Box<dyn Rival>> = vec![Box::new(Nothing), Box::new(Bridge)];
+    all.extend(testpmd::ALL.map(|relay| Box::new(relay) as Box<dyn Rival>));
+    all.extend(l2relay::ALL.map(|relay| Box::new(relay) as Box<dyn Rival>));
+    all.push(Box::new(Limit));
+    all
 }
 
 /// The relay of this name.
@@ -252,133 +211,34 @@ impl Rival for Bridge {
     }
 }
 
-/// DPDK's own test program, as Debian packages it, on AF_PACKET or AF_XDP sockets and without huge pages.
-struct Testpmd {
-    name: &'static str,
-    about: &'static str,
-    driver: &'static str,
-    offloads_off: bool,
-}
+/// No relay either: where one would stand, an AF_XDP socket that sends as fast as the kernel takes frames. Floods only.
+struct Limit;
 
-impl Rival for Testpmd {
+impl Rival for Limit {
     fn name(&self) -> &'static str {
-        self.name
+        "tx-limit"
     }
 
     fn about(&self) -> &'static str {
-        self.about
+        "the kernel's own limit: AF_XDP transmit on the relay's CPU, nothing received (floods only)"
     }
 
-    fn missing(&self, setup: &Setup) -> Option<String> {
-        if installed("dpdk-testpmd").is_none() {
-            return Some("dpdk-testpmd is not installed (Debian: apt-get install dpdk-dev)".into());
-        }
-        (setup.relay_cpu == setup.other_cpu).then(|| "testpmd needs two CPUs".into())
+    fn missing(&self, _: &Setup) -> Option<String> {
+        None
     }
 
-    fn start(&self, run: &Run, setup: &Setup, topology: &Topology) -> Result<Running> {
-        let site = topology.site()?;
-        if self.offloads_off {
-            topology.switch_offloads_off(run)?;
-        }
-        let (main, cpu) = (setup.other_cpu, setup.relay_cpu);
-        let devices = site.ports.iter().enumerate();
-        let testpmd = Program::new("dpdk-testpmd")
-            .args(["-l", &format!("{main},{cpu}"), "--main-lcore"])
-            .arg(main)
-            .args("--no-huge --no-pci --no-shconf --no-telemetry -m 512".split(' '))
-            .args(devices.map(|(i, port)| format!("--vdev=net_{}{i},iface={port}", self.driver)))
-            // The default number of buffers does not fit into 512 MB.
-            .args(
-                "-- --forward-mode=io --nb-cores=1 --total-num-mbufs=16384 --auto-start".split(' '),
-            )
-            .args((site.ports.len() == 1).then_some("--port-topology=loop"))
-            .within(&site.namespace)
-            .line_buffered()
-            .hold_stdin();
-        let mut process = testpmd.start(run)?;
-        process.wait_for(run, "Press enter to exit", START)?;
-        Ok(Running::process(process, &testpmd))
-    }
-}
-
-/// Ours.
-struct L2relay {
-    name: &'static str,
-    about: &'static str,
-    args: &'static [&'static str],
-}
-
-impl Rival for L2relay {
-    fn name(&self) -> &'static str {
-        self.name
+    fn shape(&self, layout: Layout) -> Option<Shape> {
+        (layout == Layout::Pairs).then_some(Shape::Pairs)
     }
 
-    fn about(&self) -> &'static str {
-        self.about
+    fn is_limit(&self) -> bool {
+        true
     }
 
-    fn missing(&self, setup: &Setup) -> Option<String> {
-        l2relay_missing(setup)
+    /// A flood starts it ([`crate::limit`]), which knows what is to be sent.
+    fn start(&self, _: &Run, _: &Setup, _: &Topology) -> Result<Running> {
+        Ok(Running::default())
     }
-
-    fn start(&self, run: &Run, setup: &Setup, topology: &Topology) -> Result<Running> {
-        let site = topology.site()?;
-        let (how, ports) = match site.ports.len() {
-            1 => ("--hairpin", site.ports[0].to_owned()),
-            _ => ("--pair", site.ports.join(",")),
-        };
-        let relay = Program::new(setup.l2relay.to_string_lossy())
-            .args(["run", how, &ports, "--json", "--cores"])
-            .arg(setup.relay_cpu)
-            .args(self.args.iter().copied())
-            .args(setup.l2relay_args.iter().cloned())
-            .within(&site.namespace);
-        start_l2relay(run, &relay)
-    }
-}
-
-/// Why `l2relay` cannot be started, if it cannot.
-pub(crate) fn l2relay_missing(setup: &Setup) -> Option<String> {
-    (!setup.l2relay.is_file()).then(|| {
-        format!(
-            "{} does not exist (build it, or give its place with --l2relay)",
-            setup.l2relay.display()
-        )
-    })
-}
-
-fn start_l2relay(run: &Run, relay: &Program) -> Result<Running> {
-    let mut process = relay.start(run)?;
-    process.wait_until(run, START, "it forwarded (\"ready\")", |p| {
-        p.written().lines().any(|line| line.trim() == "ready")
-    })?;
-    Ok(Running::process(process, relay))
-}
-
-/// Starts what plays the delayed cables of a topology: there may be no netem, so a relay of ours does.
-/// It runs on the hosts' CPU and sleeps when idle, and is the same for every relay measured.
-pub(crate) fn play_links(
-    run: &Run,
-    setup: &Setup,
-    topology: &Topology,
-    delay: Duration,
-) -> Result<Running> {
-    let Some((namespace, cables)) = &topology.links else {
-        return Ok(Running::default());
-    };
-    let mut relay = Program::new(setup.l2relay.to_string_lossy())
-        .args(["run", "--idle", "adaptive", "--cores"])
-        .arg(setup.other_cpu)
-        .within(namespace);
-    let delay = format!("{}us", delay.as_micros());
-    for (a, b) in cables {
-        relay = relay.args(["--pair", &format!("{a},{b}")]);
-        for (from, to) in [(a, b), (b, a)] {
-            relay = relay.args(["--link", &format!("{from}>{to} delay {delay}")]);
-        }
-    }
-    start_l2relay(run, &relay).context("playing the delayed links")
 }
 
 #[cfg(test)]

@@ -1,0 +1,132 @@
+//! Our own relay, in the ways that are compared.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::{Rival, Running, START, Setup};
+use crate::process::Program;
+use crate::run::Run;
+use crate::topology::Topology;
+
+/// Every way: the arguments of `l2relay run`.
+pub(super) const ALL: [L2relay; 7] = [
+    L2relay {
+        name: "l2relay",
+        about: "l2relay with its defaults (adaptive idle)",
+        args: "",
+    },
+    L2relay {
+        name: "l2relay-spin",
+        about: "l2relay that never sleeps (--idle spin)",
+        args: "--idle spin",
+    },
+    L2relay {
+        name: "l2relay-macswap",
+        about: "the same, MAC addresses swapped",
+        args: "--idle spin --mac swap",
+    },
+    L2relay {
+        name: "l2relay-xdp",
+        about: "l2relay on AF_XDP, native, spinning",
+        args: "--idle spin --backend xdp --xdp-mode native",
+    },
+    L2relay {
+        name: "l2relay-xdp-macswap",
+        about: "the same, MAC addresses swapped",
+        args: "--idle spin --backend xdp --xdp-mode native --mac swap",
+    },
+    L2relay {
+        name: "l2relay-xdp-generic",
+        about: "l2relay on AF_XDP, generic, spinning",
+        args: "--idle spin --backend xdp --xdp-mode generic",
+    },
+    L2relay {
+        name: "l2relay-xdp-packet",
+        about: "l2relay that receives by AF_XDP and sends by AF_PACKET, spinning",
+        args: "--idle spin --rx xdp --tx packet",
+    },
+];
+
+/// Ours.
+pub(super) struct L2relay {
+    name: &'static str,
+    about: &'static str,
+    args: &'static str,
+}
+
+impl Rival for L2relay {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+
+    fn missing(&self, setup: &Setup) -> Option<String> {
+        l2relay_missing(setup)
+    }
+
+    fn swaps_macs(&self) -> bool {
+        self.args.contains("--mac swap")
+    }
+
+    fn start(&self, run: &Run, setup: &Setup, topology: &Topology) -> Result<Running> {
+        let site = topology.site()?;
+        let (how, ports) = match site.ports.len() {
+            1 => ("--hairpin", site.ports[0].to_owned()),
+            _ => ("--pair", site.ports.join(",")),
+        };
+        let relay = Program::new(setup.l2relay.to_string_lossy())
+            .args(["run", how, &ports, "--json", "--cores"])
+            .arg(setup.relay_cpu)
+            .args(self.args.split_whitespace())
+            .args(setup.l2relay_args.iter().cloned())
+            .within(&site.namespace);
+        start_l2relay(run, &relay)
+    }
+}
+
+/// Why `l2relay` cannot be started, if it cannot.
+pub(crate) fn l2relay_missing(setup: &Setup) -> Option<String> {
+    (!setup.l2relay.is_file()).then(|| {
+        format!(
+            "{} does not exist (build it, or give its place with --l2relay)",
+            setup.l2relay.display()
+        )
+    })
+}
+
+fn start_l2relay(run: &Run, relay: &Program) -> Result<Running> {
+    let mut process = relay.start(run)?;
+    process.wait_until(run, START, "it forwarded (\"ready\")", |p| {
+        p.written().lines().any(|line| line.trim() == "ready")
+    })?;
+    Ok(Running::process(process, relay))
+}
+
+/// Starts what plays the delayed cables of a topology: there may be no netem, so a relay of ours does.
+/// It runs on the hosts' CPU and sleeps when idle, and is the same for every relay measured.
+pub(crate) fn play_links(
+    run: &Run,
+    setup: &Setup,
+    topology: &Topology,
+    delay: Duration,
+) -> Result<Running> {
+    let Some((namespace, cables)) = &topology.links else {
+        return Ok(Running::default());
+    };
+    let mut relay = Program::new(setup.l2relay.to_string_lossy())
+        .args(["run", "--idle", "adaptive", "--cores"])
+        .arg(setup.other_cpu)
+        .within(namespace);
+    let delay = format!("{}us", delay.as_micros());
+    for (a, b) in cables {
+        relay = relay.args(["--pair", &format!("{a},{b}")]);
+        for (from, to) in [(a, b), (b, a)] {
+            relay = relay.args(["--link", &format!("{from}>{to} delay {delay}")]);
+        }
+    }
+    start_l2relay(run, &relay).context("playing the delayed links")
+}
