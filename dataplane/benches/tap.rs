@@ -4,7 +4,7 @@
 
 use std::hint::black_box;
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, Throughput};
 use l2relay::{
     burst::Burst,
     lane::Lane,
@@ -100,7 +100,8 @@ fn measure(criterion: &mut Criterion, name: &str, settings: Option<TapSettings>)
     group.finish();
 }
 
-fn taps(criterion: &mut Criterion) {
+fn main() {
+    let criterion = &mut Criterion::default().configure_from_args();
     let code = TCP_PORT_80.map(Instruction::from);
     let filter = Program::new(&code).expect("it is what tcpdump prints");
     measure(criterion, "off", None);
@@ -110,7 +111,5 @@ fn taps(criterion: &mut Criterion) {
     };
     measure(criterion, "other", Some(other));
     measure(criterion, "every", Some(TapSettings::default()));
+    criterion.final_summary();
 }
-
-criterion_group!(benches, taps);
-criterion_main!(benches);

@@ -542,8 +542,8 @@ mod tests {
 
     static COMPILED: std::sync::LazyLock<Vec<Compiled>> = std::sync::LazyLock::new(|| {
         let compiled = EXPRESSIONS.iter().map(|expression| {
-            let code = crate::sys::pcap::compile(expression).unwrap();
-            let program = Program::new(&code).unwrap();
+            let code = crate::sys::pcap::compile(expression).expect("it compiles");
+            let program = Program::new(&code).expect("it is valid");
             (*expression, code, program)
         });
         compiled.collect()
