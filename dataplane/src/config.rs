@@ -144,6 +144,13 @@ impl Config {
         ports
     }
 
+    /// The ports whose interfaces are not there, or can't be looked for.
+    pub fn absent(&self) -> Vec<String> {
+        let ports = self.ports().into_iter();
+        let absent = ports.filter(|port| port.find().is_err());
+        absent.map(ToString::to_string).collect()
+    }
+
     /// Every mistake that can be found without looking at the machine, one sentence each.
     pub fn mistakes(&self) -> Vec<String> {
         let mut mistakes = Vec::new();

@@ -13,7 +13,7 @@ use crate::{
         Stage,
         tap::{Point, Tap},
     },
-    stats::{Counters, Reason, Tally},
+    stats::{Counters, Levels, Reason, Tally},
 };
 
 /// One direction between two ports.
@@ -162,6 +162,12 @@ impl Lane {
     pub fn refresh(&mut self) {
         self.tally.kernel_drops += self.rx.kernel_drops();
         self.publish();
+        let size = self.pool.size();
+        self.counters.publish_levels(Levels {
+            pool_used: self.pool.outstanding() as u64,
+            pool_size: (size.small + size.large) as u64,
+            tx_room: self.tx.room() as u64,
+        });
     }
 
     /// Stops taking in; the turns after it forward what had arrived.

@@ -43,11 +43,13 @@
 //! | [`check`] | what this machine and its interfaces allow |
 //! | [`interface`] | what the kernel says about interfaces |
 //! | [`netns`] | opening things in another network namespace |
+//! | [`activity`] | what workers do with their time |
 //! | [`idle`] | what a worker does when no frame comes |
 //! | [`control`] | signals, timers, link events |
 //! | [`wire`] | headers as bytes |
 //! | [`error`] | what can go wrong at set-up |
 
+pub mod activity;
 pub mod burst;
 mod capture;
 pub mod check;

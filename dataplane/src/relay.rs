@@ -24,6 +24,7 @@ use std::{
 };
 
 use crate::{
+    activity::Activity,
     capture::Captures,
     check::quota::quota,
     config::{Config, MacMode, PortName},
@@ -33,7 +34,7 @@ use crate::{
     join::{self, Halves, Joined, Pages},
     lane::Lane,
     port::Link,
-    snapshot::{LaneSnapshot, PortState, Snapshot},
+    snapshot::{LaneSnapshot, PortState, Snapshot, WorkerSnapshot},
     stage::{
         Stage,
         filter::{StormGuard, UnicastOnly},
@@ -69,6 +70,8 @@ pub(crate) struct Inner {
     pairs: Vec<Pair>,
     lanes: Slots<LaneInfo>,
     workers: Vec<Worker>,
+    /// What the workers had done when counting began anew.
+    activity_base: Vec<Activity>,
     /// What kind of pages frames lie on.
     pages: Pages,
     epoch: Instant,
@@ -136,6 +139,7 @@ impl Relay {
             pairs: Vec::new(),
             lanes: Slots::new(),
             workers: Vec::new(),
+            activity_base: Vec::new(),
             pages: Pages::default(),
             epoch,
             counted_from: epoch,
@@ -159,6 +163,11 @@ impl Relay {
     /// The counters now. Those of the kernel are asked for, so it costs a system call a lane.
     pub fn snapshot(&self) -> Snapshot {
         lock(&self.inner).snapshot(false)
+    }
+
+    /// Whether every worker turns.
+    pub fn is_live(&self) -> bool {
+        lock(&self.inner).refresh()
     }
 
     /// Whether frames lie on huge pages, which back end carries each pair, and the like: a line each.
@@ -444,6 +453,7 @@ impl Inner {
         for (_, lane) in self.lanes.iter_mut() {
             lane.base = lane.counters.read().baseline();
         }
+        self.activity_base = self.workers.iter().map(Worker::activity).collect();
     }
 
     fn snapshot(&mut self, last: bool) -> Snapshot {
@@ -460,7 +470,13 @@ impl Inner {
                 port(lane.rx),
                 port(lane.tx),
                 lane.counters.read().since(&lane.base),
+                lane.counters.levels(),
             )
+        };
+        let worker = |(at, worker): (usize, &Worker)| {
+            let core = self.config.cores.get(at).copied();
+            let base = self.activity_base.get(at).copied().unwrap_or_default();
+            WorkerSnapshot::new(core, worker.activity().since(&base))
         };
         let now = Instant::now();
         Snapshot::new(
@@ -468,6 +484,7 @@ impl Inner {
             last,
             ports,
             self.lanes.iter().map(lane).collect(),
+            self.workers.iter().enumerate().map(worker).collect(),
         )
     }
 

@@ -8,7 +8,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{Reason, Tally};
+use crate::{
+    activity::{Activity, FIRST_TURN_NS, quantile},
+    stats::{Levels, Reason, Tally},
+};
 
 /// The counters of a relay at one moment.
 ///
@@ -29,6 +32,29 @@ pub struct Snapshot {
     pub ports: Vec<PortSnapshot>,
     /// In the order of the pairs; both directions of a pair together.
     pub lanes: Vec<LaneSnapshot>,
+    /// In the order of their cores. None after the end.
+    #[serde(default)]
+    pub workers: Vec<WorkerSnapshot>,
+}
+
+/// What a worker does with its time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerSnapshot {
+    /// The core it is pinned to.
+    pub core: Option<usize>,
+    /// Share of the time without frames, 0 to 1, since the snapshot before, or since counting began: asleep or looking for some.
+    pub idle: f64,
+    /// Time in turns that moved frames, in seconds.
+    pub busy_s: f64,
+    /// Time in turns that found nothing, in seconds.
+    pub looking_s: f64,
+    /// Time asleep, in seconds.
+    pub asleep_s: f64,
+    /// Turns of a lane that moved frames, by how many: entry `i` counts those of 2^i to 2^(i+1) - 1, the last one all larger.
+    pub bursts: Vec<u64>,
+    /// Turns of all lanes that moved frames, by how long they took: entry 0 counts those below 256 ns, each further one those below
+    /// twice as much, the last one all longer.
+    pub turns: Vec<u64>,
 }
 
 /// The counters of a port: the sums over its lanes.
@@ -90,6 +116,15 @@ pub struct LaneSnapshot {
     pub dropped: BTreeMap<String, u64>,
     /// Packets that arrived but were dropped by the kernel, because the relay did not take them in time. Not in `rx_packets`.
     pub kernel_drops: u64,
+    /// Buffers of its pool that are in use, by the lane or by the kernel.
+    #[serde(default)]
+    pub pool_used: u64,
+    /// Buffers that its pool has.
+    #[serde(default)]
+    pub pool_size: u64,
+    /// Frames that the ring or socket it sends by would take now.
+    #[serde(default)]
+    pub tx_room: u64,
     /// Since the snapshot before, or since counting began.
     pub rates: Rates,
 }
@@ -114,6 +149,7 @@ impl Snapshot {
         last: bool,
         ports: Vec<(String, PortState)>,
         lanes: Vec<LaneSnapshot>,
+        workers: Vec<WorkerSnapshot>,
     ) -> Self {
         let mut ports: Vec<PortSnapshot> = ports
             .into_iter()
@@ -143,6 +179,7 @@ impl Snapshot {
             last,
             ports,
             lanes,
+            workers,
         };
         snapshot.set_rates(None);
         snapshot
@@ -159,6 +196,10 @@ impl Snapshot {
         let since = |earlier: &&Self| self.uptime_s - earlier.uptime_s;
         let earlier = earlier.filter(|earlier| since(earlier) <= self.counted_s);
         let seconds = earlier.as_ref().map_or(self.counted_s, since);
+        for (at, worker) in self.workers.iter_mut().enumerate() {
+            let before = earlier.and_then(|earlier| earlier.workers.get(at));
+            worker.set_idle(before);
+        }
         let before: HashMap<&str, &LaneSnapshot> = earlier
             .iter()
             .flat_map(|earlier| &earlier.lanes)
@@ -218,8 +259,30 @@ impl PortSnapshot {
     }
 }
 
+impl WorkerSnapshot {
+    pub(crate) fn new(core: Option<usize>, activity: Activity) -> Self {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        Self {
+            core,
+            idle: 0.0,
+            busy_s: seconds(activity.busy_ns),
+            looking_s: seconds(activity.looking_ns),
+            asleep_s: seconds(activity.asleep_ns),
+            bursts: activity.bursts.to_vec(),
+            turns: activity.turns.to_vec(),
+        }
+    }
+
+    fn set_idle(&mut self, before: Option<&Self>) {
+        let since = |time: fn(&Self) -> f64| time(self) - before.map_or(0.0, time);
+        let idle = since(|worker| worker.looking_s + worker.asleep_s);
+        let all = idle + since(|worker| worker.busy_s);
+        self.idle = if all > 0.0 { idle / all } else { 1.0 };
+    }
+}
+
 impl LaneSnapshot {
-    pub(crate) fn new(name: String, rx: String, tx: String, tally: Tally) -> Self {
+    pub(crate) fn new(name: String, rx: String, tx: String, tally: Tally, levels: Levels) -> Self {
         let dropped = Reason::ALL
             .iter()
             .filter(|reason| tally.dropped_for(**reason) > 0)
@@ -248,6 +311,9 @@ impl LaneSnapshot {
             held,
             dropped,
             kernel_drops,
+            pool_used: levels.pool_used,
+            pool_size: levels.pool_size,
+            tx_room: levels.tx_room,
             rates,
         }
     }
@@ -320,6 +386,32 @@ impl fmt::Display for Snapshot {
             }
             writeln!(f)?;
         }
+        if self.workers.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "{:name$} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            "worker", "idle", "burst p50", "p99", "turn p50", "p99"
+        )?;
+        for (at, worker) in self.workers.iter().enumerate() {
+            let core = worker
+                .core
+                .map_or_else(|| at.to_string(), |core| format!("core {core}"));
+            write!(f, "{core:name$} {:>8.1} %", worker.idle * 100.0)?;
+            for share in [0.5, 0.99] {
+                write!(
+                    f,
+                    " {:>10}",
+                    quantile(&worker.bursts, 2, share).saturating_sub(1)
+                )?;
+            }
+            for share in [0.5, 0.99] {
+                let us = quantile(&worker.turns, FIRST_TURN_NS, share) as f64 / 1e3;
+                write!(f, " {:>7.1} us", us)?;
+            }
+            writeln!(f)?;
+        }
         Ok(())
     }
 }
@@ -349,10 +441,24 @@ mod tests {
             dropped,
             ..Tally::default()
         };
-        let lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally);
+        let lane = LaneSnapshot::new(
+            "a>b".into(),
+            "a".into(),
+            "b".into(),
+            tally,
+            Levels::default(),
+        );
         let ports = vec![("a".into(), PortState::Up), ("b".into(), PortState::Down)];
         let times = [Duration::from_secs(uptime); 2];
-        Snapshot::new(times, false, ports, vec![lane])
+        let worker = WorkerSnapshot::new(
+            Some(3),
+            Activity {
+                busy_ns: 1,
+                asleep_ns: 3,
+                ..Activity::default()
+            },
+        );
+        Snapshot::new(times, false, ports, vec![lane], vec![worker])
     }
 
     #[test]
@@ -382,7 +488,7 @@ mod tests {
     #[test]
     fn the_table_names_what_happened() {
         let table = snapshot(10, 1000).to_string();
-        for part in ["a>b", "oversize 2", "down", "100000"] {
+        for part in ["a>b", "oversize 2", "down", "100000", "core 3", "75.0 %"] {
             assert!(table.contains(part), "{part} missing in\n{table}");
         }
     }

@@ -204,6 +204,18 @@ impl Tally {
 #[derive(Debug, Default)]
 pub struct Counters {
     words: SequenceLock<{ Tally::WORDS }>,
+    levels: SequenceLock<3>,
+}
+
+/// How full a lane's memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// Buffers of the pool that are in use, by the lane or by the kernel.
+    pub pool_used: u64,
+    /// Buffers that the pool has.
+    pub pool_size: u64,
+    /// Frames that the transmit side would take now.
+    pub tx_room: u64,
 }
 
 impl Counters {
@@ -211,6 +223,26 @@ impl Counters {
     #[inline]
     pub fn publish(&self, tally: &Tally) {
         self.words.write(tally.to_words());
+    }
+
+    /// Publishes levels. Only the lane that owns the counters may call it.
+    pub fn publish_levels(&self, levels: Levels) {
+        let Levels {
+            pool_used,
+            pool_size,
+            tx_room,
+        } = levels;
+        self.levels.write([pool_used, pool_size, tx_room]);
+    }
+
+    /// The levels as they were when the kernel's counters were last asked for.
+    pub fn levels(&self) -> Levels {
+        let [pool_used, pool_size, tx_room] = self.levels.read();
+        Levels {
+            pool_used,
+            pool_size,
+            tx_room,
+        }
     }
 
     /// The tally as it was published last.
@@ -221,7 +253,7 @@ impl Counters {
 
 /// Words with one writer, who never waits. A reader that meets a write in progress tries again.
 #[derive(Debug)]
-struct SequenceLock<const N: usize> {
+pub(crate) struct SequenceLock<const N: usize> {
     /// Odd while the words are being written.
     version: CachePadded<AtomicU64>,
     words: CachePadded<[AtomicU64; N]>,
@@ -238,7 +270,7 @@ impl<const N: usize> Default for SequenceLock<N> {
 
 impl<const N: usize> SequenceLock<N> {
     #[inline]
-    fn write(&self, values: [u64; N]) {
+    pub(crate) fn write(&self, values: [u64; N]) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
         // Whoever reads a new word also sees the odd version (fence to fence with `read`).
@@ -249,7 +281,7 @@ impl<const N: usize> SequenceLock<N> {
         self.version.store(version + 2, Ordering::Release);
     }
 
-    fn read(&self) -> [u64; N] {
+    pub(crate) fn read(&self) -> [u64; N] {
         loop {
             let before = self.version.load(Ordering::Acquire);
             if before.is_multiple_of(2) {

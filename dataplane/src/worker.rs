@@ -17,6 +17,7 @@ use std::{
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::{
+    activity::{Activity, ActivityCounters},
     error::{Error, Result},
     idle::IdlePolicy,
     lane::Lane,
@@ -33,6 +34,7 @@ pub struct Worker {
     commands: Sender<Command>,
     mail: Arc<Mail>,
     thread: JoinHandle<()>,
+    activity: Arc<ActivityCounters>,
 }
 
 /// How the control thread gets a worker's attention.
@@ -89,12 +91,15 @@ impl Worker {
             flag: AtomicBool::new(false),
             wake: Wake::new().map_err(failed)?,
         });
+        let activity = Arc::<ActivityCounters>::default();
         let (commands, inbox) = unbounded();
         let (pinned, is_pinned) = unbounded();
         let turner = Turner {
             lanes: Vec::new(),
             inbox,
             mail: Arc::clone(&mail),
+            activity: Activity::default(),
+            counters: Arc::clone(&activity),
             idle,
             epoch,
         };
@@ -122,7 +127,13 @@ impl Worker {
             commands,
             mail,
             thread,
+            activity,
         })
+    }
+
+    /// What it does with its time, as it was published last.
+    pub fn activity(&self) -> Activity {
+        self.activity.read()
     }
 
     /// Gives the worker a lane to turn.
@@ -184,6 +195,7 @@ impl Worker {
             commands,
             mail,
             thread,
+            ..
         } = self;
         // A closed channel is the order to stop.
         drop(commands);
@@ -210,6 +222,8 @@ struct Turner {
     lanes: Vec<(LaneId, Box<Lane>)>,
     inbox: Receiver<Command>,
     mail: Arc<Mail>,
+    activity: Activity,
+    counters: Arc<ActivityCounters>,
     idle: IdlePolicy,
     epoch: Instant,
 }
@@ -217,23 +231,31 @@ struct Turner {
 impl Turner {
     fn run(mut self) {
         let mut poller = Poller::default();
-        let (mut last_frame, mut last_refresh) = (self.now_ns(), self.now_ns());
+        let start_ns = self.now_ns();
+        let (mut last_frame, mut last_refresh) = (start_ns, start_ns);
+        // When the turn before began, and whether it moved anything: how long it took is known when the next one begins.
+        let (mut began_ns, mut moved) = (start_ns, 0);
         loop {
             if self.mail.flag.load(Ordering::Relaxed) && !self.read_mail() {
                 return;
             }
 
             let now_ns = self.now_ns();
-            let mut moved = 0;
+            self.activity.turn(now_ns - began_ns, moved > 0);
+            (began_ns, moved) = (now_ns, 0);
             for (_, lane) in &mut self.lanes {
-                moved += lane.turn(now_ns);
+                let frames = lane.turn(now_ns);
+                if frames > 0 {
+                    self.activity.burst(frames);
+                    moved += frames;
+                }
             }
 
             if moved > 0 {
                 last_frame = now_ns;
                 if now_ns - last_refresh > REFRESH.as_nanos() as u64 {
                     last_refresh = now_ns;
-                    self.lanes.iter_mut().for_each(|(_, lane)| lane.refresh());
+                    self.refresh();
                 }
             } else if self
                 .idle
@@ -241,6 +263,8 @@ impl Turner {
                 .is_some_and(|patience| now_ns - last_frame >= patience.as_nanos() as u64)
             {
                 self.sleep(&mut poller, now_ns);
+                began_ns = self.now_ns();
+                self.activity.asleep_ns += began_ns - now_ns;
             } else {
                 std::hint::spin_loop();
             }
@@ -308,7 +332,7 @@ impl Turner {
                 }
                 Ok(Command::Idle(idle)) => self.idle = idle,
                 Ok(Command::Refresh(reply)) => {
-                    self.lanes.iter_mut().for_each(|(_, lane)| lane.refresh());
+                    self.refresh();
                     let _ = reply.send(());
                 }
                 Err(error) if error.is_empty() => return true,
@@ -324,6 +348,11 @@ impl Turner {
     fn lane(&mut self, id: LaneId) -> Option<&mut Lane> {
         let lane = self.lanes.iter_mut().find(|(there, _)| *there == id);
         lane.map(|(_, lane)| &mut **lane)
+    }
+
+    fn refresh(&mut self) {
+        self.lanes.iter_mut().for_each(|(_, lane)| lane.refresh());
+        self.counters.publish(&self.activity);
     }
 
     fn take(&mut self, ids: &[LaneId]) -> Vec<(LaneId, Box<Lane>)> {

@@ -93,7 +93,7 @@ impl CaptureArgs {
     pub fn run(&self) -> Result<ExitCode, Error> {
         // Signals are blocked before any thread starts: one thread waits for them.
         let failed = |source| Error::system("wait for", "signals", source, "");
-        let signals = Signals::block().map_err(failed)?;
+        let signals = Signals::block(false).map_err(failed)?;
         let request = self.request()?;
         let mut relay = self.target.connect()?;
         let name = relay.name().to_owned();
@@ -175,7 +175,7 @@ fn end_on_signal(mut signals: Signals, stream: &UnixStream) -> io::Result<()> {
     let stream = stream.try_clone()?;
     let wait = move || {
         let mut poller = Poller::default();
-        while let Ok(None | Some(Signal::User1)) = signals.next() {
+        while let Ok(None | Some(Signal::User1 | Signal::HangUp)) = signals.next() {
             let _ = poller.wait(&[signals.as_fd()], None);
         }
         let _ = stream.set_read_timeout(Some(END));

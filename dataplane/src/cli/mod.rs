@@ -2,6 +2,10 @@
 
 mod capture;
 mod check;
+mod config;
+mod effective;
+mod file;
+mod log;
 mod print;
 mod remote;
 mod run;
@@ -10,8 +14,12 @@ use clap::{Parser, Subcommand};
 
 pub use capture::CaptureArgs;
 pub use check::CheckArgs;
+pub use config::{CompletionsArgs, ConfigArgs, ManArgs};
+pub use effective::to_toml;
+pub use file::Source;
+pub use log::{LogFormat, say, start as start_log};
 pub use print::{Printer, print};
-pub use remote::{HealthArgs, PsArgs, SetArgs, StatsArgs, StopArgs, Target};
+pub use remote::{HealthArgs, PsArgs, ReloadArgs, SetArgs, StatsArgs, StopArgs, Target};
 pub use run::{RunArgs, Settings};
 
 /// A layer-2 relay in user space: frames in by one interface, out by the paired one.
@@ -40,6 +48,14 @@ pub enum Command {
     Capture(Box<CaptureArgs>),
     /// Change settings of a relay that runs, without stopping it
     Set(SetArgs),
+    /// Have a relay read its configuration file again, as SIGHUP does
+    Reload(ReloadArgs),
+    /// Check a configuration, or print the one that takes effect
+    Config(Box<ConfigArgs>),
+    /// Print a shell's completions for l2relay
+    Completions(CompletionsArgs),
+    /// Write manual pages: l2relay.1 and one for each command
+    Man(ManArgs),
     /// Stop a relay, as SIGTERM does, and wait for its end
     Stop(StopArgs),
 }

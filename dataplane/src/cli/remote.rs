@@ -114,6 +114,14 @@ pub struct SetArgs {
     pub down: Vec<String>,
 }
 
+/// Have a relay read its configuration file again, as SIGHUP does
+#[derive(Args, Clone, Debug)]
+pub struct ReloadArgs {
+    /// Which relay.
+    #[command(flatten)]
+    pub target: Target,
+}
+
 /// How long a relay may take to end: each worker sends what it holds for up to 100 ms, and a slow reader of the last statistics
 /// is waited for.
 const END: Duration = Duration::from_secs(10);
@@ -233,6 +241,16 @@ impl SetArgs {
     }
 }
 
+impl ReloadArgs {
+    /// Has it read, and prints what has changed.
+    ///
+    /// # Errors
+    /// Every mistake in the file at once, or what the kernel refused.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        done(&mut self.target.connect()?, &Request::Reload {})
+    }
+}
+
 impl StopArgs {
     /// Stops it.
     ///
@@ -281,6 +299,18 @@ fn done(relay: &mut Client, request: &Request) -> Result<ExitCode, Error> {
     }
 }
 
+/// The settings of a relay that runs, as a configuration file.
+///
+/// # Errors
+/// No relay can be asked.
+pub(super) fn running_config(target: &Target) -> Result<String, Error> {
+    let mut relay = target.connect()?;
+    match ask(&mut relay, &Request::Config {})? {
+        Response::Config(file) => Ok(file),
+        other => Err(strange(&relay, &other)),
+    }
+}
+
 pub(super) fn strange(relay: &Client, response: &Response) -> Error {
     one(format!(
         "relay {}: an answer to another question: {response:?}",
@@ -293,7 +323,7 @@ pub(super) fn one(mistake: String) -> Error {
 }
 
 /// What a command comes to that has printed. A reader that has left knows why.
-fn written(printed: io::Result<()>) -> Result<ExitCode, Error> {
+pub(super) fn written(printed: io::Result<()>) -> Result<ExitCode, Error> {
     match printed {
         Err(source) if source.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::system("write to", "standard output", source, ""))

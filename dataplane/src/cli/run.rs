@@ -1,9 +1,10 @@
 //! `l2relay run`.
 
-use std::str::FromStr;
+use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
 
+use super::log::LogFormat;
 use crate::{
     config::{self, Backend, Config, PortName, XdpSettings},
     error::Error,
@@ -21,8 +22,13 @@ Examples:
   l2relay run --pair eth0,eth1
   l2relay run --pair ns1:eth0,ns2:eth0 --cores 1 --idle spin --stats-interval 1
   l2relay run --pair eth0,eth1 --rx xdp --tx packet
-  l2relay run --hairpin eth0 --mac swap")]
+  l2relay run --hairpin eth0 --mac swap
+  l2relay run -c relay.toml")]
 pub struct RunArgs {
+    /// Read a configuration file: TOML whose keys are these options. What the command line gives goes before it; SIGHUP or
+    /// l2relay reload has it read again
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Join two ports, in both directions; repeat for more pairs
     #[arg(long, value_name = "A,B")]
     pub pair: Vec<String>,
@@ -99,12 +105,18 @@ pub struct RunArgs {
     #[arg(long, value_name = "RELAY")]
     pub name: Option<String>,
     /// Make no control socket
-    #[arg(long, conflicts_with = "name")]
+    #[arg(long)]
     pub no_control: bool,
+    /// Wait up to S seconds for ports that are not there yet: 0.1 to 86400
+    #[arg(long, value_name = "S")]
+    pub wait_ports: Option<String>,
+    /// How messages are written to standard error: human, json
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub log_format: String,
 }
 
 /// All that `l2relay run` was told.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Of the relay.
     pub config: Config,
@@ -116,14 +128,18 @@ pub struct Settings {
     pub name: Option<String>,
     /// Whether to have a control socket.
     pub control: bool,
+    /// How long to wait for ports that are absent, in seconds.
+    pub wait_ports_s: Option<f64>,
+    /// How messages are written.
+    pub log_format: LogFormat,
 }
 
 impl RunArgs {
-    /// All of it as typed values.
+    /// All of it as typed values. With `machine`, they are held against the machine as well.
     ///
     /// # Errors
-    /// Every mistake at once, those against the machine included.
-    pub fn settings(&self) -> Result<Settings, Error> {
+    /// Every mistake at once.
+    pub fn settings(&self, machine: bool) -> Result<Settings, Error> {
         let mut mistakes = Vec::new();
         let pairs = self.pair.iter().map(|pair| config::parse_pair(pair));
         let hairpins = self
@@ -172,16 +188,33 @@ impl RunArgs {
                 &mut mistakes,
             ),
         };
-        let interval = keep(
+        let stats_interval = keep(
             self.stats_interval
                 .iter()
                 .map(|text| interval("--stats-interval", text)),
             &mut mistakes,
         )
         .pop();
+        let wait_ports = keep(
+            self.wait_ports
+                .iter()
+                .map(|text| interval("--wait-ports", text)),
+            &mut mistakes,
+        )
+        .pop();
+        let log_format = parse(&self.log_format, &mut mistakes);
+        if self.no_control && self.name.is_some() {
+            mistakes.push("--name has no effect with --no-control: leave one of them out".into());
+        }
         let broken_pairs = self.pair.len() + self.hairpin.len() > settings.pairs.len();
         let mut all = mistakes;
-        if let Err(more) = settings.check() {
+        // Ports that are waited for need not be there.
+        let more = if machine && wait_ports.is_none() {
+            settings.check().err().unwrap_or_default()
+        } else {
+            settings.mistakes()
+        };
+        if !more.is_empty() {
             // A pair that could not be read is a mistake already; that no port is left follows from it.
             all.extend(more.into_iter().filter(|mistake| {
                 !(broken_pairs && settings.pairs.is_empty() && mistake.contains("no ports"))
@@ -190,10 +223,12 @@ impl RunArgs {
         if all.is_empty() {
             Ok(Settings {
                 config: settings,
-                stats_interval_s: interval,
+                stats_interval_s: stats_interval,
                 json: self.json,
                 name: self.name.clone(),
                 control: !self.no_control,
+                wait_ports_s: wait_ports,
+                log_format,
             })
         } else {
             Err(Error::Config(all))

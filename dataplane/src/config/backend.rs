@@ -97,3 +97,23 @@ impl FromStr for XdpCopy {
         }
     }
 }
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+impl fmt::Display for XdpCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Copy => "copy",
+            Self::ZeroCopy => "zero-copy",
+        })
+    }
+}

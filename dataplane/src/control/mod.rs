@@ -31,8 +31,31 @@ pub struct Control {
     poll: Poll,
     signals: Signals,
     server: Option<Server>,
-    interval: Option<Duration>,
-    next: Option<Instant>,
+    show: Option<Timer>,
+    tick: Option<Timer>,
+}
+
+/// Something that is due at intervals.
+struct Timer {
+    interval: Duration,
+    next: Instant,
+}
+
+impl Timer {
+    fn new(interval: Duration) -> Self {
+        let next = Instant::now() + interval;
+        Self { interval, next }
+    }
+
+    /// Whether it is due; then it is due again an interval after that.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let due = self.next <= now;
+        if due {
+            // From when it was due, so that lateness does not add up; but no burst after a long sleep.
+            self.next = (self.next + self.interval).max(now);
+        }
+        due
+    }
 }
 
 /// Why a wait ended.
@@ -40,6 +63,10 @@ pub struct Control {
 pub enum Wait {
     /// Show statistics: SIGUSR1 came, or it is time.
     Show,
+    /// It is time for what [`Control::tick_every`] was for.
+    Tick,
+    /// Read the configuration again: SIGHUP came.
+    Reload,
     /// Stop: SIGINT, SIGTERM or a request came.
     Stop,
 }
@@ -51,11 +78,11 @@ const SIGNALS: Token = Token(0);
 const SERVER: usize = 1;
 
 impl Control {
-    /// Takes the signals over, from this thread and all that it starts.
+    /// Takes the signals over, from this thread and all that it starts; SIGHUP only if there is something to `reload`.
     ///
     /// # Errors
     /// The process may open no more descriptors.
-    pub fn new() -> Result<Self> {
+    pub fn new(reload: bool) -> Result<Self> {
         let failed = |source| {
             Error::system(
                 "wait for",
@@ -64,7 +91,7 @@ impl Control {
                 "raise the limit on open files (ulimit -n)",
             )
         };
-        let signals = Signals::block().map_err(failed)?;
+        let signals = Signals::block(reload).map_err(failed)?;
         let poll = Poll::new().map_err(failed)?;
         let mut source = SourceFd(&signals.as_raw_fd());
         poll.registry()
@@ -74,16 +101,19 @@ impl Control {
             poll,
             signals,
             server: None,
-            interval: None,
-            next: None,
+            show: None,
+            tick: None,
         })
     }
 
-    /// From now on it is time to show statistics every so many seconds.
-    pub fn show_every(&mut self, seconds: f64) {
-        let interval = Duration::from_secs_f64(seconds);
-        self.interval = Some(interval);
-        self.next = Some(Instant::now() + interval);
+    /// From now on it is time to show statistics every so many seconds, or never.
+    pub fn show_every(&mut self, seconds: Option<f64>) {
+        self.show = seconds.map(|seconds| Timer::new(Duration::from_secs_f64(seconds)));
+    }
+
+    /// From now on a wait ends at least that often.
+    pub fn tick_every(&mut self, interval: Option<Duration>) {
+        self.tick = interval.map(Timer::new);
     }
 
     /// From now on requests are answered.
@@ -108,6 +138,7 @@ impl Control {
         loop {
             match self.signals.next().map_err(failed)? {
                 Some(Signal::User1) => return Ok(Wait::Show),
+                Some(Signal::HangUp) => return Ok(Wait::Reload),
                 Some(Signal::Interrupt | Signal::Terminate) => return Ok(Wait::Stop),
                 None => {}
             }
@@ -123,14 +154,15 @@ impl Control {
                 }
             }
             let now = Instant::now();
-            let mut timeout = self.next.map(|next| next.saturating_duration_since(now));
-            if let (Some(Duration::ZERO), Some(interval), Some(next)) =
-                (timeout, self.interval, self.next)
-            {
-                // From when it was due, so that lateness does not add up; but no burst after a long sleep.
-                self.next = Some((next + interval).max(now));
-                return Ok(Wait::Show);
+            let timers = [(&mut self.show, Wait::Show), (&mut self.tick, Wait::Tick)];
+            for (timer, wait) in timers {
+                if timer.as_mut().is_some_and(|timer| timer.is_due(now)) {
+                    return Ok(wait);
+                }
             }
+            let timers = self.show.iter().chain(&self.tick);
+            let next = timers.map(|timer| timer.next).min();
+            let mut timeout = next.map(|next| next.saturating_duration_since(now));
             if busy {
                 timeout = Some(Duration::ZERO);
             } else if self.server.as_ref().is_some_and(Server::is_stuck) {

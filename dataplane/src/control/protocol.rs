@@ -36,6 +36,10 @@ pub enum Request {
     },
     /// Change settings; those that are not named stay.
     Set(Box<Changes>),
+    /// Read the configuration file again, as SIGHUP does.
+    Reload {},
+    /// The settings in force, as a configuration file.
+    Config {},
     /// Stop, as SIGTERM does. The answer comes at once; the connection ends when everything has been sent and counted.
     Stop {},
     /// Copy frames. After the answer, pcapng comes until the client closes its half, the count is reached, or the relay ends.
@@ -130,6 +134,8 @@ pub enum Response {
     Stats(Box<Snapshot>),
     /// To [`Request::Capture`]: behind this line, pcapng begins.
     Capture(CaptureStarted),
+    /// To [`Request::Config`]: TOML.
+    Config(String),
     /// It was done: a sentence for each thing that changed.
     Done(Vec<String>),
     /// It was not done.
@@ -248,7 +254,9 @@ struct Line<T> {
 
 impl Request {
     /// The names of all commands.
-    pub const COMMANDS: &[&str] = &["info", "health", "stats", "set", "stop", "capture"];
+    pub const COMMANDS: &[&str] = &[
+        "info", "health", "stats", "set", "reload", "config", "stop", "capture",
+    ];
 
     /// Reads a line.
     ///
@@ -339,6 +347,8 @@ mod tests {
                 down: vec!["a,b".into()],
                 ..Changes::default()
             })),
+            Request::Reload {},
+            Request::Config {},
             Request::Stop {},
             Request::Capture(CaptureRequest {
                 port: Some("r0".into()),

@@ -22,6 +22,16 @@ pub enum HugePages {
     Off,
 }
 
+impl fmt::Display for HugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Require => "require",
+            Self::Off => "off",
+        })
+    }
+}
+
 impl FromStr for HugePages {
     type Err = String;
 

@@ -1,23 +1,21 @@
 //! What a relay answers to requests. Called by whoever has a control socket: the program's main thread, or an embedder's.
 
-use super::{Inner, Pair, Relay, lock, observe::Place};
+use super::{Inner, Pair, Relay, lock};
 use crate::{
-    capture::refused,
     config::{Config, MacMode, parse_dst_mac, parse_ends},
     control::{
         protocol::{
-            CaptureRequest, Changes, Failure, FailureCode, Health, Info, PairInfo, PortInfo,
-            Request, Response,
+            Changes, Failure, FailureCode, Health, Info, PairInfo, PortInfo, Request, Response,
         },
         server::Answer,
     },
     error::Error,
     snapshot::PortState,
-    stage::tap::{Point, TapSettings, bpf::Program},
 };
 
 impl Relay {
-    /// Obeys a request. To stop is the caller's business. `name` is the relay's, as its socket has it.
+    /// Obeys a request. To stop, to read settings again and to write them down is the caller's business: it knows where they are
+    /// from. `name` is the relay's, as its socket has it.
     pub fn answer(&self, name: &str, request: Request) -> Answer {
         let response = match request {
             Request::Info {} => Response::Info(lock(&self.inner).info(name)),
@@ -32,40 +30,13 @@ impl Relay {
             }
             Request::Set(changes) => self.change(&changes),
             Request::Stop {} => Response::Done(vec!["stopping".into()]),
+            Request::Reload {} | Request::Config {} => Response::Error(Failure {
+                code: FailureCode::Refused,
+                message: "there is no configuration file here".into(),
+            }),
             Request::Capture(wanted) => return self.capture(&wanted),
         };
         Answer::Say(response)
-    }
-
-    fn capture(&self, wanted: &CaptureRequest) -> Answer {
-        let filter = match &wanted.filter[..] {
-            [] => None,
-            code => match Program::new(code) {
-                Ok(filter) => Some(filter),
-                Err(invalid) => return refused(invalid.to_string()),
-            },
-        };
-        let place = match (&wanted.port, &wanted.lane) {
-            (None, None) => Place::Everywhere,
-            (Some(port), None) => Place::Port(port.clone()),
-            (None, Some(lane)) => Place::Lane(lane.clone()),
-            (Some(_), Some(_)) => return refused("a port or a lane, not both".into()),
-        };
-        let points: &[Point] = match (wanted.before, wanted.after) {
-            (true, false) => &[Point::Before],
-            (false, true) => &[Point::After],
-            _ => &[Point::Before, Point::After],
-        };
-        let settings = TapSettings {
-            filter,
-            snaplen: wanted.snaplen.unwrap_or(u32::MAX),
-            buffer: wanted.buffer_bytes.min(CaptureRequest::BUFFER_MAX) as usize,
-        };
-        match self.observe(&place, points, &settings) {
-            Ok(taps) => self.captures.start(taps, wanted),
-            Err(Error::Config(mistakes)) => refused(mistakes.join("; ")),
-            Err(error) => refused(error.to_string()),
-        }
     }
 
     fn change(&self, changes: &Changes) -> Response {

@@ -108,6 +108,7 @@ impl Inner {
                     .into_iter()
                     .for_each(|(id, taken)| workers[lane.worker].add(id, taken));
             }
+            self.activity_base.clear();
             mem::replace(&mut self.workers, workers)
                 .into_iter()
                 .for_each(Worker::stop);

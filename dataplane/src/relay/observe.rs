@@ -24,8 +24,10 @@ use std::{
 
 use super::{Inner, LaneInfo, Relay, lock};
 use crate::{
+    capture::refused,
+    control::{protocol::CaptureRequest, server::Answer},
     error::{Error, Result},
-    stage::tap::{Copied, Observer, Point, Tap, TapCounts, TapSettings},
+    stage::tap::{Copied, Observer, Point, Tap, TapCounts, TapSettings, bpf::Program},
     wire::ethernet::MacAddress,
     worker::LaneId,
 };
@@ -111,6 +113,38 @@ impl Relay {
         }
         drop(inner);
         Ok(observations)
+    }
+
+    /// Starts a capture for a client of the control socket.
+    pub(super) fn capture(&self, wanted: &CaptureRequest) -> Answer {
+        let filter = match &wanted.filter[..] {
+            [] => None,
+            code => match Program::new(code) {
+                Ok(filter) => Some(filter),
+                Err(invalid) => return refused(invalid.to_string()),
+            },
+        };
+        let place = match (&wanted.port, &wanted.lane) {
+            (None, None) => Place::Everywhere,
+            (Some(port), None) => Place::Port(port.clone()),
+            (None, Some(lane)) => Place::Lane(lane.clone()),
+            (Some(_), Some(_)) => return refused("a port or a lane, not both".into()),
+        };
+        let points: &[Point] = match (wanted.before, wanted.after) {
+            (true, false) => &[Point::Before],
+            (false, true) => &[Point::After],
+            _ => &[Point::Before, Point::After],
+        };
+        let settings = TapSettings {
+            filter,
+            snaplen: wanted.snaplen.unwrap_or(u32::MAX),
+            buffer: wanted.buffer_bytes.min(CaptureRequest::BUFFER_MAX) as usize,
+        };
+        match self.observe(&place, points, &settings) {
+            Ok(taps) => self.captures.start(taps, wanted),
+            Err(Error::Config(mistakes)) => refused(mistakes.join("; ")),
+            Err(error) => refused(error.to_string()),
+        }
     }
 }
 

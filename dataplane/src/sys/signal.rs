@@ -16,16 +16,19 @@ pub(crate) enum Signal {
     Terminate,
     /// SIGUSR1: a request for a snapshot.
     User1,
+    /// SIGHUP: a request to read the configuration again.
+    HangUp,
 }
 
 impl Signal {
-    const ALL: [Self; 3] = [Self::Interrupt, Self::Terminate, Self::User1];
+    const ALL: [Self; 4] = [Self::Interrupt, Self::Terminate, Self::User1, Self::HangUp];
 
     fn number(self) -> libc::c_int {
         match self {
             Self::Interrupt => libc::SIGINT,
             Self::Terminate => libc::SIGTERM,
             Self::User1 => libc::SIGUSR1,
+            Self::HangUp => libc::SIGHUP,
         }
     }
 }
@@ -39,13 +42,18 @@ pub(crate) struct Signals {
 impl Signals {
     /// Keeps the signals from acting in the calling thread and in every thread it starts from now on, and collects
     /// them instead. They stay blocked when this is dropped.
-    pub(crate) fn block() -> io::Result<Self> {
+    ///
+    /// SIGHUP only with `hang_up`: else the end of a terminal ends what runs in it.
+    pub(crate) fn block(hang_up: bool) -> io::Result<Self> {
         // SAFETY: a sigset_t is plain numbers; sigemptyset makes it the empty set before anything reads it.
         let mut set: libc::sigset_t = unsafe { mem::zeroed() };
         // SAFETY: `set` is ours, and the numbers are those of signals that exist.
         unsafe {
             libc::sigemptyset(&raw mut set);
             for signal in Signal::ALL {
+                if signal == Signal::HangUp && !hang_up {
+                    continue;
+                }
                 libc::sigaddset(&raw mut set, signal.number());
             }
         }
@@ -114,7 +122,7 @@ mod tests {
 
     #[test]
     fn each_signal_is_read_once() {
-        let mut signals = Signals::block().unwrap();
+        let mut signals = Signals::block(true).unwrap();
         assert_eq!(signals.next().unwrap(), None);
         for signal in Signal::ALL {
             raise(signal);
@@ -125,7 +133,7 @@ mod tests {
 
     #[test]
     fn later_threads_are_spared() {
-        let mut signals = Signals::block().unwrap();
+        let mut signals = Signals::block(true).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 raise(Signal::Terminate);

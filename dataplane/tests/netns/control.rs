@@ -403,6 +403,8 @@ fn answers_are_what_the_schema_says() {
         r#"{"v":1,"cmd":"set","idle":"sleep","down":["r0,r1"]}"#,
         r#"{"v":1,"cmd":"info"}"#,
         r#"{"v":1,"cmd":"set","add":["r0,nope"]}"#,
+        r#"{"v":1,"cmd":"config"}"#,
+        r#"{"v":1,"cmd":"reload"}"#,
         r#"{"v":1,"cmd":"stop"}"#,
     ];
     let mut lines = Vec::new();

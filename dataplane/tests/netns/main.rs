@@ -7,6 +7,7 @@ mod bad_input;
 mod capture;
 mod change;
 mod check;
+mod configuration;
 mod control;
 mod encapsulation;
 mod hairpin;

@@ -11,6 +11,7 @@ use super::{Net, PATIENCE, Snapshot, eventually};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Signal {
     Usr1,
+    HangUp,
     Int,
     Term,
     Kill,
@@ -22,6 +23,7 @@ impl Signal {
     fn name(self) -> &'static str {
         match self {
             Signal::Usr1 => "USR1",
+            Signal::HangUp => "HUP",
             Signal::Int => "INT",
             Signal::Term => "TERM",
             Signal::Kill => "KILL",

@@ -1,0 +1,328 @@
+//! Configuration files: TOML whose keys are the options of `l2relay run`.
+//!
+//! Every key is an option by its long name, a list gives it several times (or joins its parts by commas where it is given once),
+//! `true` stands for an option without value. So a file can say exactly what a command line can, and what a command line says goes before it.
+
+use std::{ffi::OsString, fs, path::Path};
+
+use clap::{ArgAction, ArgMatches, Args, Command, Parser, parser::ValueSource};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::run::{RunArgs, Settings};
+use crate::error::Error;
+
+/// What a relay was told to be: by a file perhaps, and by its command line. Kept to be read again.
+#[derive(Clone, Debug)]
+pub struct Source {
+    args: RunArgs,
+    given: Vec<OsString>,
+}
+
+/// One value of an option, as a command line would have it, and the line of the file that it is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    option: String,
+    /// `None`: the option without a value.
+    value: Option<String>,
+    line: usize,
+}
+
+/// The options of `l2relay run`, and nothing else.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct Options {
+    #[command(flatten)]
+    args: RunArgs,
+}
+
+impl Source {
+    /// What the command line says: `matches` of `l2relay run`, and what clap made of them.
+    pub fn new(matches: &ArgMatches, args: RunArgs) -> Self {
+        let mut given = Vec::new();
+        for option in options().get_arguments() {
+            let (id, Some(long)) = (option.get_id().as_str(), option.get_long()) else {
+                continue;
+            };
+            if matches.value_source(id) != Some(ValueSource::CommandLine) {
+                continue;
+            }
+            match matches.get_raw(id).filter(|_| takes_value(option)) {
+                Some(values) => given.extend(values.map(|value| {
+                    let mut word = OsString::from(format!("--{long}="));
+                    word.push(value);
+                    word
+                })),
+                None => given.push(format!("--{long}").into()),
+            }
+        }
+        Self { args, given }
+    }
+
+    /// Whether there is a file, which may have changed.
+    pub fn has_file(&self) -> bool {
+        self.args.config.is_some()
+    }
+
+    /// Reads all of it. With `machine`, it is held against the machine as well.
+    ///
+    /// # Errors
+    /// Every mistake at once; those of the file with its line.
+    pub fn settings(&self, machine: bool) -> Result<Settings, Error> {
+        let Some(path) = &self.args.config else {
+            return self.args.settings(machine);
+        };
+        let text = fs::read_to_string(path).map_err(|source| {
+            let remedy = "name a file of TOML that may be read";
+            Error::system("read", path.display().to_string(), source, remedy)
+        })?;
+        self.read(path, &text, machine)
+    }
+
+    fn read(&self, path: &Path, text: &str, machine: bool) -> Result<Settings, Error> {
+        let (mut entries, mut mistakes) = entries(text);
+        entries.retain(|entry| !self.is_given(&entry.option));
+        let settings = |entries: &[Entry]| -> Result<Settings, Vec<String>> {
+            let words = entries.iter().map(Entry::word);
+            let words = words.chain(self.given.iter().cloned());
+            let args = Options::try_parse_from(words)
+                .map_err(|error| vec![error.to_string().trim().to_owned()])?
+                .args;
+            args.settings(machine).map_err(|error| match error {
+                Error::Config(mistakes) => mistakes,
+                other => vec![other.to_string()],
+            })
+        };
+        match settings(&entries) {
+            Ok(settings) if mistakes.is_empty() => return Ok(settings),
+            Ok(_) => {}
+            Err(found) => {
+                // A mistake belongs to the last line without which it would not be made.
+                let without: Vec<Vec<String>> = (0..entries.len())
+                    .map(|at| {
+                        let mut others = entries.clone();
+                        others.remove(at);
+                        settings(&others).err().unwrap_or_default()
+                    })
+                    .collect();
+                for mistake in found {
+                    let blamed = without.iter().rposition(|made| !made.contains(&mistake));
+                    mistakes.push((blamed.map_or(0, |at| entries[at].line), mistake));
+                }
+            }
+        }
+        mistakes.sort_by_key(|(line, _)| *line);
+        let path = path.display();
+        let told = mistakes.into_iter().map(|(line, mistake)| match line {
+            0 => format!("{path}: {mistake}"),
+            line => format!("{path}:{line}: {mistake}"),
+        });
+        Err(Error::Config(told.collect()))
+    }
+
+    fn is_given(&self, option: &str) -> bool {
+        self.given
+            .iter()
+            .filter_map(|word| word.to_str())
+            .any(|word| {
+                let name = word.trim_start_matches("--");
+                name.split_once('=').map_or(name, |(name, _)| name) == option
+            })
+    }
+}
+
+impl Entry {
+    fn word(&self) -> OsString {
+        match &self.value {
+            Some(value) => format!("--{}={value}", self.option).into(),
+            None => format!("--{}", self.option).into(),
+        }
+    }
+}
+
+/// The options of `l2relay run`.
+pub(super) fn options() -> Command {
+    RunArgs::augment_args(Command::new("run"))
+}
+
+/// Their names in a file.
+fn names() -> Vec<String> {
+    let options = options();
+    let names = options
+        .get_arguments()
+        .filter_map(|option| option.get_long());
+    names
+        .filter(|name| !matches!(*name, "config" | "help"))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn takes_value(option: &clap::Arg) -> bool {
+    matches!(option.get_action(), ArgAction::Set | ArgAction::Append)
+}
+
+/// What a file gives, in the order of its lines, and its mistakes with theirs.
+fn entries(text: &str) -> (Vec<Entry>, Vec<(usize, String)>) {
+    let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let mut mistakes: Vec<(usize, String)> = errors
+        .iter()
+        .map(|error| {
+            let at = error.span().map_or(0, |span| line(span.start));
+            (at, error.message().trim().to_owned())
+        })
+        .collect();
+    let mut entries = Vec::new();
+    let options = options();
+    for (key, value) in table.get_ref() {
+        let at = line(key.span().start);
+        let name = key.get_ref().as_ref();
+        let option = options
+            .get_arguments()
+            .find(|option| option.get_long() == Some(name))
+            .filter(|_| !matches!(name, "config" | "help"));
+        let Some(option) = option else {
+            let names = names().join(", ");
+            mistakes.push((at, format!("{name}: no such option: there are {names}")));
+            continue;
+        };
+        match values(value, option) {
+            Ok(values) => entries.extend(values.into_iter().map(|(value, at)| Entry {
+                option: name.to_owned(),
+                value,
+                line: line(at),
+            })),
+            Err(mistake) => mistakes.push((at, format!("{name}: {mistake}"))),
+        }
+    }
+    entries.sort_by_key(|entry| entry.line);
+    (entries, mistakes)
+}
+
+/// The values of a key, and where they begin.
+fn values(
+    value: &Spanned<DeValue<'_>>,
+    option: &clap::Arg,
+) -> Result<Vec<(Option<String>, usize)>, String> {
+    let at = value.span().start;
+    if !takes_value(option) {
+        return match value.get_ref() {
+            DeValue::Boolean(true) => Ok(vec![(None, at)]),
+            DeValue::Boolean(false) => Ok(Vec::new()),
+            _ => Err("write true or false".to_owned()),
+        };
+    }
+    match value.get_ref() {
+        DeValue::Array(values) if matches!(option.get_action(), ArgAction::Append) => values
+            .iter()
+            .map(|value| Ok((Some(scalar(value.get_ref())?), value.span().start)))
+            .collect(),
+        value => Ok(vec![(Some(scalar(value)?), at)]),
+    }
+}
+
+/// A value as text; the parts of a list are joined by commas.
+fn scalar(value: &DeValue<'_>) -> Result<String, String> {
+    match value {
+        DeValue::String(text) => Ok(text.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().replace('_', "")),
+        DeValue::Float(number) => Ok(number.as_str().replace('_', "")),
+        DeValue::Array(parts) => {
+            let parts: Result<Vec<String>, String> =
+                parts.iter().map(|part| scalar(part.get_ref())).collect();
+            Ok(parts?.join(","))
+        }
+        _ => Err("write a string, a number or a list of them".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(words: &[&str]) -> Source {
+        let matches = options()
+            .no_binary_name(true)
+            .try_get_matches_from(words)
+            .unwrap();
+        let args = <RunArgs as clap::FromArgMatches>::from_arg_matches(&matches).unwrap();
+        Source::new(&matches, args)
+    }
+
+    fn read(words: &[&str], text: &str) -> Result<Settings, Vec<String>> {
+        let read = source(words).read(Path::new("f"), text, false);
+        read.map_err(|error| error.to_string().lines().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn a_file_says_what_a_command_line_says() {
+        let text = r#"
+            pair = [["a", "b"], "c,d"]
+            hairpin = "e"
+            cores = [0]
+            queues = 2
+            no-promisc = true
+            qdisc = false
+            stats-interval = 0.5
+            dst-mac = ["a=02:00:00:00:00:01"]
+            mac = "update"
+        "#;
+        let words = [
+            "--pair=a,b",
+            "--pair=c,d",
+            "--hairpin=e",
+            "--cores=0",
+            "--queues=2",
+            "--no-promisc",
+            "--stats-interval=0.5",
+            "--dst-mac=a=02:00:00:00:00:01",
+            "--mac=update",
+        ];
+        let by_file = read(&[], text).unwrap();
+        assert_eq!(by_file, source(&words).settings(false).unwrap());
+        assert!(!by_file.config.promiscuous && !by_file.config.qdisc);
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let text = "pair = ['a,b']\nmac = 'swap'\nqueues = 3\njson = true";
+        let settings = read(&["--pair=c,d", "--queues=4"], text).unwrap();
+        let expected = source(&["--pair=c,d", "--queues=4", "--mac=swap", "--json"]);
+        assert_eq!(settings, expected.settings(false).unwrap());
+    }
+
+    #[test]
+    fn every_mistake_has_its_line() {
+        let text = "pair = [\n  'a,b',\n  'a,c',\n]\nqueues = 99\nmak = 'swap'\nmac = 'shuffle'\nqdisc = 1\n\
+                    link = ['x>y delay 1ms']\n[table]\nring = 7\n";
+        let mistakes = read(&[], text).unwrap_err();
+        for (line, text) in [
+            (3, "a is named 2 times"),
+            (5, "--queues 99"),
+            (6, "mak: no such option"),
+            (7, "shuffle"),
+            (8, "qdisc: write true or false"),
+            (9, "no pair joins"),
+            (10, "table: no such option"),
+        ] {
+            let told =
+                |told: &&String| told.starts_with(&format!("f:{line}: ")) && told.contains(text);
+            assert!(
+                mistakes.iter().any(|mistake| told(&mistake)),
+                "{line} {text} in {mistakes:#?}"
+            );
+        }
+        assert_eq!(mistakes.len(), 7, "{mistakes:#?}");
+        let broken = read(&[], "pair = ['a,b']\nmac = \nring == 7\n").unwrap_err();
+        assert!(
+            broken.iter().any(|told| told.starts_with("f:2: ")),
+            "{broken:#?}"
+        );
+        assert!(
+            broken.iter().any(|told| told.starts_with("f:3: ")),
+            "{broken:#?}"
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Configuration files: read, checked, printed, read again; and what a service manager is told.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::{
+    Chain, Net, PATIENCE, Relay, Signal, attempt, eventually, mac, plain, program, receive_raw,
+    send_raw,
+};
+use crate::control::{assert_crosses, tell};
+
+/// A file that goes with the test.
+struct File(PathBuf);
+
+impl File {
+    fn new(net: &Net, text: &str) -> Self {
+        let file = Self(net.file("relay.toml"));
+        file.write(text);
+        file
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.0, text).expect("it can be written");
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a name of ours")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn source_seen(chain: &Chain, way: (&str, &str), end: (&str, &str)) -> Vec<u8> {
+    let receiver = receive_raw(&chain.net, end.0, end.1, 1);
+    send_raw(&chain.net, way.0, way.1, &[plain(100, 3)]);
+    receiver.frames()[0].bytes[6..12].to_vec()
+}
+
+#[test]
+fn a_file_is_run_and_read_again() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    net.veth(("client", "c2"), ("relay", "r2"));
+    net.veth(("server", "s3"), ("relay", "r3"));
+    let name = net.ns("relay");
+    let file = File::new(net, &format!("pair = ['r0,r1']\nname = '{name}'\n"));
+    let relay = Relay::start(net, "relay", &["-c", file.path()]);
+    assert_crosses(net, 60..65);
+
+    let one =
+        format!("pair = ['r0,r1', 'r2,r3']\nmac = 'update'\nidle = 'sleep'\nname = '{name}'\n");
+    file.write(&one);
+    relay.signal(Signal::HangUp);
+    assert!(relay.says("r2 <-> r3 is open") && relay.says("idle is sleep"));
+    assert_eq!(
+        source_seen(&chain, ("client", "c0"), ("server", "s0")),
+        mac("r1")
+    );
+    assert_eq!(
+        source_seen(&chain, ("client", "c2"), ("server", "s3")),
+        mac("r3")
+    );
+
+    // What is in force is what the file says, and can be read again.
+    let (status, printed, said) = tell(net, &name, &["config", "--running", "--print"]);
+    assert_eq!(status, 0, "{said}");
+    file.write(&printed);
+    let (status, said, _) = tell(net, &name, &["reload"]);
+    assert_eq!((status, said.trim()), (0, "nothing has changed"));
+
+    // A mistake changes nothing, and is told with its line.
+    file.write("pair = [\n 'r0,r1',\n 'r2,nope',\n]\nmac = 'shuffle'\n");
+    let (status, _, said) = tell(net, &name, &["reload"]);
+    assert_eq!(status, 2);
+    for text in [":5: ", "shuffle"] {
+        assert!(said.contains(text), "no {text} in {said}");
+    }
+    file.write("pair = ['r0,r1', 'r2,nope']\n");
+    let (status, _, said) = tell(net, &name, &["reload"]);
+    assert!(
+        status == 2 && said.contains("nope: no such interface"),
+        "{said}"
+    );
+    assert_eq!(
+        source_seen(&chain, ("client", "c2"), ("server", "s3")),
+        mac("r3")
+    );
+
+    // Everything else too: more lanes, a smaller ring, a delay, and back.
+    file.write(&format!(
+        "pair = ['r1,r0']\nqueues = 2\nring = 64\nlink = ['r0>r1 delay 5ms']\nname = '{name}'\n"
+    ));
+    let (status, _, said) = tell(net, &name, &["reload"]);
+    assert_eq!(status, 0, "{said}");
+    assert_crosses(net, 60..65);
+    let last = relay.stop(Signal::Term);
+    assert_eq!((last.ports.len(), last.lanes.len()), (2, 4));
+}
+
+#[test]
+fn a_file_is_checked_before_anything_is_touched() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let file = File::new(net, "pair = 'r0,nope'\nspeed = 11\nring = 1\n");
+    let output = attempt(net, "relay", &[], &["run", "-c", file.path()]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for text in [":1: nope", ":2: speed: no such option", ":3: --ring 1"] {
+        assert!(said.contains(text), "no {text} in {said}");
+    }
+    let output = attempt(net, "relay", &[], &["run", "-c", "/nowhere/x.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    file.write("pair = 'r0,r1'\nring = 64\n");
+    let output = attempt(
+        net,
+        "relay",
+        &[],
+        &["config", "--print", "--ring", "128", "-c", file.path()],
+    );
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        printed.contains("ring = 128") && printed.contains("idle = \"adaptive\""),
+        "{printed}"
+    );
+    // Without a file SIGHUP ends a program, as a terminal that is closed should.
+    let mut relay = Relay::start(net, "relay", &["--pair", "r0,r1"]);
+    relay.signal(Signal::HangUp);
+    assert!(eventually(PATIENCE, || relay.exited()));
+}
+
+#[test]
+fn ports_are_waited_for() {
+    let Some(net) = Net::open(&["client", "relay", "server"]) else {
+        return;
+    };
+    net.veth(("client", "c0"), ("relay", "r0"));
+    let name = net.ns("relay");
+    let args = ["--pair", "r0,r1", "--wait-ports", "30", "--name", &name];
+    let mut relay = Relay::launch(&net, "relay", &[], &args);
+    assert!(relay.says("waiting for r1"));
+    let (status, said, _) = tell(&net, &name, &["health"]);
+    assert!(status == 1 && said.contains("waiting for r1"), "{said}");
+    net.veth(("server", "s0"), ("relay", "r1"));
+    relay.wait_ready();
+    assert_crosses(&net, 60..65);
+    relay.stop(Signal::Term);
+    let never = ["run", "--pair", "r0,nope", "--wait-ports", "0.3"];
+    let output = attempt(&net, "relay", &[], &never);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("nope: no such interface"),
+        "{said}"
+    );
+}
+
+/// What systemd is told, and messages as JSON.
+#[test]
+fn a_service_manager_is_kept_informed() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let path = net.file("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    manager
+        .set_read_timeout(Some(PATIENCE))
+        .expect("it can be set");
+    let heard = |wanted: &str| {
+        let mut buffer = [0; 4096];
+        (0..50).any(|_| {
+            let length = manager.recv(&mut buffer).unwrap_or_default();
+            String::from_utf8_lossy(&buffer[..length])
+                .lines()
+                .any(|line| line == wanted)
+        })
+    };
+    let mut command = net.command("relay", program());
+    let relay = command
+        .args(["run", "--pair", "r0,r1", "--log-format", "json"])
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "200000")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    assert!(heard("READY=1"));
+    assert!(heard("WATCHDOG=1") && heard("WATCHDOG=1"));
+    net.sh("relay", "ip link set r1 down");
+    std::thread::sleep(Duration::from_millis(300));
+    let pid = relay.id().to_string();
+    let killed = std::process::Command::new("kill").arg(&pid).status();
+    assert!(killed.expect("kill runs").success());
+    assert!(heard("STOPPING=1"));
+    std::fs::remove_file(&path).expect("it is there");
+    let output = relay.wait_with_output().expect("it ends");
+    let messages: Vec<Value> = String::from_utf8_lossy(&output.stderr)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    for text in ["ready", "port r1 is down"] {
+        assert!(
+            messages.iter().any(|message| message["message"] == text),
+            "{messages:?}"
+        );
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let Some(net) = Net::open(&["relay"]) else {
+        return;
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let output = attempt(&net, "relay", &[], &["completions", shell]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            text.contains("storm-guard") && text.contains("reload"),
+            "{shell}"
+        );
+    }
+    let directory = net.file("man");
+    let path = directory.to_str().expect("a name of ours");
+    assert!(attempt(&net, "relay", &[], &["man", path]).status.success());
+    let page = std::fs::read_to_string(directory.join("l2relay-run.1")).expect("a page");
+    assert!(page.contains("storm") && directory.join("l2relay.1").exists());
+    std::fs::remove_dir_all(&directory).expect("it is there");
+}
