@@ -10,7 +10,11 @@ use crate::{
     coalesce::Coalescer,
     memory::{Frame, FramePool},
     port::{Nowhere, RxQueue, TxQueue},
-    stage::{Stage, link::LinkHandle},
+    stage::{
+        Stage,
+        link::LinkHandle,
+        tap::{Point, Tap},
+    },
     stats::{Counters, Levels, Reason, Tally},
 };
 
@@ -20,6 +24,8 @@ pub struct Lane {
     stages: Vec<Box<dyn Stage>>,
     coalescer: Option<Coalescer>,
     tx: Box<dyn TxQueue>,
+    /// Before the stages and behind them: captures that run.
+    taps: [Vec<Tap>; 2],
     pool: FramePool,
     burst: Burst,
     /// Most frames that the next turn takes in.
@@ -62,6 +68,7 @@ impl Lane {
             stages,
             coalescer: None,
             tx,
+            taps: Default::default(),
             pool,
             burst,
             depth: Burst::MIN,
@@ -100,10 +107,17 @@ impl Lane {
         };
         self.rx.rx_burst(&mut self.burst, limit, &mut turn);
         let received = self.burst.len();
+        let [before, after] = &mut self.taps;
+        before
+            .iter_mut()
+            .for_each(|tap| tap.copy(&self.burst, &turn));
 
         for stage in &mut self.stages {
             stage.process(&mut self.burst, &mut turn);
         }
+        after
+            .iter_mut()
+            .for_each(|tap| tap.copy(&self.burst, &turn));
 
         let offered = self.burst.len();
         if let Some(coalescer) = &mut self.coalescer {
@@ -229,6 +243,23 @@ impl Lane {
         self.refresh();
     }
 
+    /// Has a tap copy what passes from now on. It stays when the lane is [renewed](Lane::renew).
+    pub fn add_tap(&mut self, tap: Tap) {
+        let [before, after] = &mut self.taps;
+        match tap.point() {
+            Point::Before => before.push(tap),
+            Point::After => after.push(tap),
+        }
+    }
+
+    /// Takes the tap of that [id](Tap::id) out, if it is there.
+    pub fn remove_tap(&mut self, id: u64) -> Option<Tap> {
+        self.taps.iter_mut().find_map(|taps| {
+            let at = taps.iter().position(|tap| tap.id() == id)?;
+            Some(taps.remove(at))
+        })
+    }
+
     /// Lets go of its ports and frames, because an interface was created anew. Only for a lane that is finished.
     pub fn vacate(&mut self) {
         (self.rx, self.tx) = (Box::new(Nowhere), Box::new(Nowhere));
@@ -236,12 +267,14 @@ impl Lane {
         self.pool = FramePool::none();
     }
 
-    /// Exchanges everything but the counts for what a new lane has. Only for a lane that is finished.
+    /// Exchanges everything but the counts and the taps for what a new lane has. Only for a lane that is finished.
     pub fn renew(&mut self, new: Self) {
         let (tally, counters) = (self.tally, Arc::clone(&self.counters));
+        let taps = std::mem::take(&mut self.taps);
         *self = Self {
             tally,
             counters,
+            taps,
             ..new
         };
         self.heed_time();

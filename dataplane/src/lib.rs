@@ -53,6 +53,7 @@
 
 pub mod activity;
 pub mod burst;
+mod capture;
 pub mod check;
 pub mod coalesce;
 pub mod config;

@@ -18,7 +18,7 @@ use l2relay::{
         http::{self, Http},
         place::{self, Unclaimed},
         protocol::{Request, Response},
-        server::Server,
+        server::{Answer, Server},
     },
     error::Error,
     relay::Relay,
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => args.run(),
         Command::Top(args) => args.run(),
         Command::Health(args) => args.run(),
+        Command::Capture(args) => args.run(),
         Command::Set(args) => args.run(),
         Command::Reload(args) => args.run(),
         Command::Stop(args) => args.run(),
@@ -107,14 +108,14 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
     loop {
         let shown = settings.stats_interval_s;
         let wait = control.wait(|request| match request {
-            Request::Reload {} => match reload(&relay, source, &mut settings) {
+            Request::Reload {} => Answer::Say(match reload(&relay, source, &mut settings) {
                 Ok(done) => Response::Done(done),
                 Err(error) => Response::Error(error.into()),
-            },
-            Request::Config {} => Response::Config(to_toml(&Settings {
+            }),
+            Request::Config {} => Answer::Say(Response::Config(to_toml(&Settings {
                 config: relay.config(),
                 ..settings.clone()
-            })),
+            }))),
             request => relay.answer(&name, request),
         })?;
         match wait {

@@ -298,8 +298,10 @@ mod tests {
             turns: vec![2, 0, 7],
             ..WorkerSnapshot::default()
         };
-        let ports = vec![("a".into(), PortState::Up, 0),
-            ("b".into(), PortState::Gone, 0)];
+        let ports = vec![
+            ("a".into(), PortState::Up, 0),
+            ("b".into(), PortState::Gone, 0),
+        ];
         Snapshot::new(
             [Duration::from_secs(9); 2],
             false,

@@ -19,6 +19,7 @@ mod device;
 mod emulation;
 mod kernel;
 mod links;
+pub mod observe;
 mod reader;
 mod slots;
 
@@ -30,6 +31,7 @@ use std::{
 
 use crate::{
     activity::Activity,
+    capture::Captures,
     check::quota::quota,
     coalesce::{Coalescer, Kinds},
     config::{Backend, Config, MacMode, PortName},
@@ -67,6 +69,7 @@ pub struct Relay {
     inner: Arc<Mutex<Inner>>,
     /// Follows the links of all ports. Ends before the workers do.
     watch: Option<LinkThread>,
+    captures: Captures,
 }
 
 /// What the control thread and the owner of the relay share.
@@ -168,7 +171,12 @@ impl Relay {
         let inner = Arc::new(Mutex::new(inner));
         // It begins with the state there is then: no change is missed.
         let watch = Some(LinkThread::start(Arc::clone(&inner))?);
-        Ok(Self { inner, watch })
+        let captures = Captures::default();
+        Ok(Self {
+            inner,
+            watch,
+            captures,
+        })
     }
 
     /// The counters now. Those of the kernel are asked for, so it costs a system call a lane.
@@ -196,10 +204,13 @@ impl Relay {
         if let Some(watch) = self.watch.take() {
             lock(&self.inner).stopping = true;
             watch.stop();
+            self.captures.stop();
             let mut inner = lock(&self.inner);
             inner.propagate();
             inner.close_kernel();
             inner.stop_workers();
+            drop(inner);
+            self.captures.join();
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Result},
     idle::IdlePolicy,
     lane::Lane,
-    stage::Stage,
+    stage::{Stage, tap::Tap},
     sys::event::{Poller, Wake, exact_timeouts},
 };
 
@@ -49,6 +49,10 @@ enum Command {
     Add(LaneId, Box<Lane>),
     /// Closes lanes, forwards what they hold, and hands them back.
     Remove(Vec<LaneId>, Sender<Vec<(LaneId, Box<Lane>)>>),
+    /// Puts a tap into a lane, and says so.
+    AddTap(LaneId, Tap, Sender<()>),
+    /// Takes a tap out and hands it back, so that its memory is given back in the other thread.
+    RemoveTap(LaneId, u64, Sender<Option<Tap>>),
     /// Hands lanes back as they are.
     Take(Vec<LaneId>, Sender<Vec<(LaneId, Box<Lane>)>>),
     /// Gives a lane other stages, where they hold no frames.
@@ -148,6 +152,23 @@ impl Worker {
         let (reply, lanes) = unbounded();
         self.send(Command::Remove(ids, reply));
         lanes.recv().unwrap_or_default()
+    }
+
+    /// Puts a tap into a lane; what is returned says when it is there. If the worker does not have the lane, the tap's observer finds
+    /// it gone.
+    pub fn add_tap(&self, lane: LaneId, tap: Tap) -> Receiver<()> {
+        let (reply, done) = bounded(1);
+        self.send(Command::AddTap(lane, tap, reply));
+        done
+    }
+
+    /// Takes the tap of that id out of a lane, and waits for it: it copies nothing any more.
+    pub fn remove_tap(&self, lane: LaneId, tap: u64) {
+        /// A worker that takes longer does not turn.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let (reply, removed) = bounded(1);
+        self.send(Command::RemoveTap(lane, tap, reply));
+        drop(removed.recv_timeout(PATIENCE));
     }
 
     /// Takes lanes away as they are, for another worker. Frames wait meanwhile.
@@ -333,6 +354,16 @@ impl Turner {
                         lane.push_stage(stage);
                     }
                 }
+                Ok(Command::AddTap(id, tap, reply)) => {
+                    if let Some(lane) = self.lane(id) {
+                        lane.add_tap(tap);
+                    }
+                    let _ = reply.send(());
+                }
+                Ok(Command::RemoveTap(id, tap, reply)) => {
+                    let removed = self.lane(id).and_then(|lane| lane.remove_tap(tap));
+                    let _ = reply.send(removed);
+                }
                 Ok(Command::Take(ids, reply)) => {
                     let _ = reply.send(self.take(&ids));
                 }
@@ -354,6 +385,11 @@ impl Turner {
                 }
             }
         }
+    }
+
+    fn lane(&mut self, id: LaneId) -> Option<&mut Lane> {
+        let lane = self.lanes.iter_mut().find(|(there, _)| *there == id);
+        lane.map(|(_, lane)| &mut **lane)
     }
 
     fn refresh(&mut self) {

@@ -1,5 +1,6 @@
 //! The command line: definitions, and turning them into settings. The program itself is `main.rs`.
 
+mod capture;
 mod check;
 mod config;
 mod effective;
@@ -14,6 +15,7 @@ mod wait;
 
 use clap::{Parser, Subcommand};
 
+pub use capture::CaptureArgs;
 pub use check::CheckArgs;
 pub use config::{CompletionsArgs, ConfigArgs, ManArgs};
 pub use effective::to_toml;
@@ -53,6 +55,8 @@ pub enum Command {
     Top(TopArgs),
     /// Tell whether a relay works: for Docker, Kubernetes and scripts
     Health(HealthArgs),
+    /// Copy frames from a relay that runs, into a pcapng file or as lines
+    Capture(Box<CaptureArgs>),
     /// Change settings of a relay that runs, without stopping it
     Set(SetArgs),
     /// Have a relay read its configuration file again, as SIGHUP does

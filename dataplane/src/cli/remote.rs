@@ -321,7 +321,7 @@ pub(super) fn running_config(target: &Target) -> Result<String, Error> {
     }
 }
 
-fn strange(relay: &Client, response: &Response) -> Error {
+pub(super) fn strange(relay: &Client, response: &Response) -> Error {
     one(format!(
         "relay {}: an answer to another question: {response:?}",
         relay.name()

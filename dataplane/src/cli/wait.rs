@@ -7,6 +7,7 @@ use crate::{
     control::{
         Control, Wait,
         protocol::{Failure, FailureCode, Health, Request, Response},
+        server::Answer,
     },
     error::Error,
 };
@@ -48,17 +49,20 @@ pub fn ports_are_there(
             tell(&format!("{waiting} (at most {limit_s} s)"));
             told.clone_from(&waiting);
         }
-        let wait = control.wait(|request| match request {
-            Request::Health {} => Response::Health(Health {
-                live: true,
-                ready: false,
-                reasons: vec![waiting.clone()],
-            }),
-            Request::Stop {} => Response::Done(vec!["stopping".into()]),
-            _ => Response::Error(Failure {
-                code: FailureCode::Refused,
-                message: format!("the relay is {waiting}"),
-            }),
+        let wait = control.wait(|request| {
+            let answer = match request {
+                Request::Health {} => Response::Health(Health {
+                    live: true,
+                    ready: false,
+                    reasons: vec![waiting.clone()],
+                }),
+                Request::Stop {} => Response::Done(vec!["stopping".into()]),
+                _ => Response::Error(Failure {
+                    code: FailureCode::Refused,
+                    message: format!("the relay is {waiting}"),
+                }),
+            };
+            Answer::Say(answer)
         })?;
         if wait == Wait::Stop {
             return Ok(false);

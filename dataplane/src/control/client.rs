@@ -174,6 +174,19 @@ impl Client {
         }
     }
 
+    /// The connection itself, which blocks, and what was read from it already.
+    ///
+    /// # Errors
+    /// The kernel does not let it block.
+    pub fn into_stream(self) -> Result<(Vec<u8>, UnixStream), String> {
+        let read = self.stream.buffer().to_vec();
+        let stream = self.stream.into_inner();
+        match stream.set_read_timeout(None) {
+            Ok(()) => Ok((read, stream)),
+            Err(error) => Err(format!("relay {}: {error}", self.name)),
+        }
+    }
+
     /// Waits until the relay closes the connection, because it has ended; at most that long.
     ///
     /// # Errors

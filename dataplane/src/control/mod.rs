@@ -20,8 +20,8 @@ use std::{
 use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 
 use self::{
-    protocol::{Request, Response},
-    server::Server,
+    protocol::Request,
+    server::{Answer, Server},
 };
 use crate::{
     error::{Error, Result},
@@ -134,7 +134,7 @@ impl Control {
     ///
     /// # Errors
     /// Waiting itself fails.
-    pub fn wait(&mut self, mut answer: impl FnMut(Request) -> Response) -> Result<Wait> {
+    pub fn wait(&mut self, mut answer: impl FnMut(Request) -> Answer) -> Result<Wait> {
         let failed = |source| Error::system("wait for", "signals", source, "");
         let mut events = Events::with_capacity(64);
         loop {

@@ -9,13 +9,16 @@ use std::fmt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::snapshot::{PortState, Snapshot};
+use crate::{
+    snapshot::{PortState, Snapshot},
+    stage::tap::{TapSettings, bpf::Instruction},
+};
 
 /// Of the protocol: every line carries it as `v`. It grows when a field changes its meaning or goes.
 pub const VERSION: u32 = 1;
 
 /// Longest request in bytes, without the end of line.
-pub const REQUEST_MAX: usize = 64 << 10;
+pub const REQUEST_MAX: usize = 128 << 10;
 
 /// What a client may ask.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +42,57 @@ pub enum Request {
     Config {},
     /// Stop, as SIGTERM does. The answer comes at once; the connection ends when everything has been sent and counted.
     Stop {},
+    /// Copy frames. After the answer, pcapng comes until the client closes its half, the count is reached, or the relay ends.
+    Capture(CaptureRequest),
+}
+
+/// Which frames to copy. Without a port or a lane: all that pass.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureRequest {
+    /// What this port receives and sends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    /// What passes this lane: `a>b`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    /// Frames as they are received, before the stages. If neither this nor `after` is asked for, both are.
+    #[serde(default)]
+    pub before: bool,
+    /// Frames as they are handed over to be sent, behind the stages.
+    #[serde(default)]
+    pub after: bool,
+    /// End after so many frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// How much of each frame to copy, in bytes; all of it if this is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snaplen: Option<u32>,
+    /// Room for copies that the reader has not taken yet, in bytes; at most [`CaptureRequest::BUFFER_MAX`].
+    #[serde(default = "CaptureRequest::default_buffer")]
+    pub buffer_bytes: u64,
+    /// Which frames: classic BPF for Ethernet; none: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<Instruction>,
+    /// The expression that the filter was made of: for the file.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub expression: String,
+}
+
+impl CaptureRequest {
+    /// Most room for copies, in bytes.
+    pub const BUFFER_MAX: u64 = 256 << 20;
+
+    fn default_buffer() -> u64 {
+        TapSettings::BUFFER as u64
+    }
+}
+
+/// A capture that runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CaptureStarted {
+    /// The ports it looks at, in the order of their descriptions in the file.
+    pub ports: Vec<String>,
 }
 
 /// What [`Request::Set`] changes. Values are written as on the command line of `l2relay run`.
@@ -84,6 +138,8 @@ pub enum Response {
     Health(Health),
     /// To [`Request::Stats`].
     Stats(Box<Snapshot>),
+    /// To [`Request::Capture`]: behind this line, pcapng begins.
+    Capture(CaptureStarted),
     /// To [`Request::Config`]: TOML.
     Config(String),
     /// It was done: a sentence for each thing that changed.
@@ -204,7 +260,9 @@ struct Line<T> {
 
 impl Request {
     /// The names of all commands.
-    pub const COMMANDS: &[&str] = &["info", "health", "stats", "set", "reload", "config", "stop"];
+    pub const COMMANDS: &[&str] = &[
+        "info", "health", "stats", "set", "reload", "config", "stop", "capture",
+    ];
 
     /// Reads a line.
     ///
@@ -298,6 +356,17 @@ mod tests {
             Request::Reload {},
             Request::Config {},
             Request::Stop {},
+            Request::Capture(CaptureRequest {
+                port: Some("r0".into()),
+                lane: None,
+                before: true,
+                after: false,
+                count: Some(3),
+                snaplen: Some(96),
+                buffer_bytes: 1 << 20,
+                filter: vec![(6, 0, 0, 1).into()],
+                expression: "ip".into(),
+            }),
         ];
         assert_eq!(all.len(), Request::COMMANDS.len());
         for request in all {

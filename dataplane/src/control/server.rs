@@ -23,7 +23,6 @@ use super::{
 pub(super) const CLIENTS_MAX: usize = 64;
 
 /// A socket that listens, and its clients.
-#[derive(Debug)]
 pub struct Server {
     claim: Claim,
     listener: UnixListener,
@@ -35,7 +34,6 @@ pub struct Server {
     more: bool,
 }
 
-#[derive(Debug)]
 struct Client {
     stream: UnixStream,
     /// What came and was not yet obeyed.
@@ -47,6 +45,8 @@ struct Client {
     /// It says nothing more, or is not listened to any more.
     ended: bool,
     heard: Instant,
+    /// Who has the connection from now on.
+    heir: Option<HandOver>,
 }
 
 /// What a step with a client came to.
@@ -59,6 +59,17 @@ enum Step {
     /// The connection is at its end.
     Over,
 }
+
+/// What a request comes to.
+pub enum Answer {
+    /// Say this, and listen on.
+    Say(Response),
+    /// Give the connection to this, which answers by itself and says nothing more in lines.
+    HandOver(HandOver),
+}
+
+/// Takes a connection over.
+pub type HandOver = Box<dyn FnOnce(std::os::unix::net::UnixStream) + Send>;
 
 impl Server {
     /// Listens.
@@ -107,21 +118,21 @@ impl Server {
     pub(super) fn turn(
         &mut self,
         registry: &Registry,
-        answer: &mut dyn FnMut(Request) -> Response,
+        answer: &mut dyn FnMut(Request) -> Answer,
     ) -> bool {
         self.accept(registry);
         let mut again = false;
-        self.clients.retain(|_, client| match client.step(answer) {
-            Step::Waits => true,
-            Step::Again => {
-                again = true;
-                true
-            }
-            Step::Over => {
-                let _ = registry.deregister(&mut client.stream);
-                false
-            }
+        let over = self.clients.extract_if(.., |_, client| {
+            let step = client.step(answer);
+            again |= step == Step::Again;
+            step == Step::Over
         });
+        for (_, mut client) in over {
+            let _ = registry.deregister(&mut client.stream);
+            if let Some(heir) = client.heir {
+                heir(client.stream.into());
+            }
+        }
         again
     }
 
@@ -184,10 +195,11 @@ impl Client {
             readable: true,
             ended: false,
             heard: Instant::now(),
+            heir: None,
         }
     }
 
-    fn step(&mut self, answer: &mut dyn FnMut(Request) -> Response) -> Step {
+    fn step(&mut self, answer: &mut dyn FnMut(Request) -> Answer) -> Step {
         if self.write().is_err() {
             return Step::Over;
         }
@@ -203,7 +215,13 @@ impl Client {
                 // An empty line, at the end perhaps, asks for nothing.
                 if !line.trim_ascii().is_empty() {
                     let response = match Request::parse(&line) {
-                        Ok(request) => answer(request),
+                        Ok(request) => match answer(request) {
+                            Answer::Say(response) => response,
+                            Answer::HandOver(heir) => {
+                                self.heir = Some(heir);
+                                return Step::Over;
+                            }
+                        },
                         Err(failure) => Response::Error(failure),
                     };
                     self.outbox = to_line(&response);

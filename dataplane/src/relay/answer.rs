@@ -3,8 +3,11 @@
 use super::{Inner, Pair, Relay, lock};
 use crate::{
     config::{Config, MacMode, parse_carry, parse_dst_mac, parse_ends, parse_link},
-    control::protocol::{
-        Changes, Failure, FailureCode, Health, Info, PairInfo, PortInfo, Request, Response,
+    control::{
+        protocol::{
+            Changes, Failure, FailureCode, Health, Info, PairInfo, PortInfo, Request, Response,
+        },
+        server::Answer,
     },
     error::Error,
     snapshot::PortState,
@@ -13,8 +16,8 @@ use crate::{
 impl Relay {
     /// Obeys a request. To stop, to read settings again and to write them down is the caller's business: it knows where they are
     /// from. `name` is the relay's, as its socket has it.
-    pub fn answer(&self, name: &str, request: Request) -> Response {
-        match request {
+    pub fn answer(&self, name: &str, request: Request) -> Answer {
+        let response = match request {
             Request::Info {} => Response::Info(lock(&self.inner).info(name)),
             Request::Health {} => Response::Health(lock(&self.inner).health()),
             Request::Stats { reset } => {
@@ -31,7 +34,9 @@ impl Relay {
                 code: FailureCode::Refused,
                 message: "there is no configuration file here".into(),
             }),
-        }
+            Request::Capture(wanted) => return self.capture(&wanted),
+        };
+        Answer::Say(response)
     }
 
     fn change(&self, changes: &Changes) -> Response {

@@ -19,6 +19,7 @@
 pub mod filter;
 pub mod link;
 pub mod mac;
+pub mod tap;
 
 use crate::{burst::Burst, lane::Turn};
 

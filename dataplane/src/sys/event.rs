@@ -115,7 +115,6 @@ pub(crate) struct Readiness(libc::pollfd);
 
 impl Readiness {
     /// Whether there is something to read.
-    #[cfg(test)]
     pub(crate) fn readable(self) -> bool {
         self.0.revents & libc::POLLIN != 0
     }

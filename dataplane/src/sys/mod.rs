@@ -9,6 +9,8 @@ pub(crate) mod forward;
 pub(crate) mod mapping;
 pub mod netns;
 pub(crate) mod packet;
+#[cfg(feature = "program")]
+pub(crate) mod pcap;
 pub(crate) mod ring;
 pub(crate) mod signal;
 #[cfg(feature = "xdp")]

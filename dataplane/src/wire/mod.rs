@@ -18,7 +18,7 @@ pub mod partial;
 pub mod segment;
 
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 
 /// The two bytes at `at` as a big-endian number, if they are there.
 #[inline]

@@ -184,8 +184,8 @@ impl Part {
 
 /// A built frame.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Sample {
+    pub(crate) bytes: Vec<u8>,
     /// Its headers and where they start.
     pub(super) parts: Vec<(Part, usize)>,
     /// Where the payload starts.
@@ -342,7 +342,7 @@ fn transport() -> impl Strategy<Value = Part> {
 }
 
 /// Frames with up to two tunnels around TCP or UDP, carrying `payload`.
-pub(super) fn frames(payload: std::ops::Range<usize>) -> impl Strategy<Value = Sample> {
+pub(crate) fn frames(payload: std::ops::Range<usize>) -> impl Strategy<Value = Sample> {
     let levels = prop::collection::vec((tunnel(), ip()), 0..3);
     let payload = prop::collection::vec(any::<u8>(), payload);
     (ethernet(), ip(), levels, transport(), payload).prop_map(

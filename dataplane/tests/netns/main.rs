@@ -4,6 +4,7 @@
 mod common;
 
 mod bad_input;
+mod capture;
 #[cfg(feature = "xdp")]
 mod carry;
 mod change;

@@ -1,0 +1,384 @@
+//! `l2relay capture`: what it writes is read by tshark and tcpdump, and forwarding never waits for it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use crate::common::{
+    Chain, Net, Relay, Signal, Tag, attempt, mac_text, plain, program, send_raw, tagged,
+    tcp_both_ways, udp_frame,
+};
+
+/// A capture that runs; killed on drop.
+struct Capture {
+    child: Child,
+    said: BufReader<ChildStderr>,
+}
+
+impl Capture {
+    /// Starts `l2relay capture ARGS`, and waits until it captures.
+    fn start(net: &Net, relay: &str, args: &[&str]) -> Capture {
+        let mut child = net
+            .command("relay", program())
+            .args([&["capture", "--name", relay], args].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut said = BufReader::new(child.stderr.take().expect("stderr is piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("text");
+        assert!(line.starts_with("capturing at"), "{line}");
+        Capture { child, said }
+    }
+
+    /// Asks it to end.
+    fn interrupt(&self) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", "INT", &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Its exit status, standard output and standard error, when it has ended.
+    fn result(mut self) -> (i32, Vec<u8>, String) {
+        let (mut out, mut said) = (Vec::new(), String::new());
+        if let Some(stdout) = &mut self.child.stdout {
+            stdout.read_to_end(&mut out).expect("it can be read");
+        }
+        self.said.read_to_string(&mut said).expect("text");
+        let status = self.child.wait().expect("it is our child");
+        (status.code().expect("it ends by itself"), out, said)
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file that is removed with the guard.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A chain, a relay of this test's own name, and a name for a file.
+fn scene(args: &[&str]) -> Option<(Chain, Relay, String, Scratch)> {
+    let chain = Chain::open(1500).map(Chain::without_arp)?;
+    let name = chain.net.ns("relay");
+    let all = [&["--pair", "r0,r1", "--name", &name], args].concat();
+    let relay = Relay::start(&chain.net, "relay", &all);
+    let file = Scratch(chain.net.file("capture.pcapng"));
+    Some((chain, relay, name, file))
+}
+
+/// What tshark makes of a file: the fields of each frame. It must be satisfied with the file.
+fn tshark(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-T", "fields", "-r"]).arg(file);
+    fields.iter().for_each(|field| {
+        command.args(["-e", field]);
+    });
+    let output = command.output().expect("tshark runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let complaint = text(&output.stderr);
+    assert!(
+        output.status.success() && !complaint.contains("cut short"),
+        "{complaint}"
+    );
+    let row = |line: &str| line.split('\t').map(str::to_owned).collect();
+    text(&output.stdout).lines().map(row).collect()
+}
+
+/// How many frames `tcpdump -r` finds.
+fn tcpdump(file: &Path) -> usize {
+    let output = Command::new("tcpdump")
+        .args(["-n", "-r"])
+        .arg(file)
+        .output();
+    let output = output.expect("tcpdump runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).lines().count()
+}
+
+/// Numbers of the line that a capture ends with: captured, passed, matched, lost.
+fn figures(said: &str) -> [u64; 4] {
+    let line = said.lines().find(|line| line.contains("frames captured"));
+    let line = line.unwrap_or_else(|| panic!("no figures: {said}"));
+    let numbers = line.split(|c: char| !c.is_ascii_digit());
+    let numbers: Vec<u64> = numbers.filter_map(|number| number.parse().ok()).collect();
+    numbers.try_into().unwrap_or_else(|_| panic!("{line}"))
+}
+
+const FIELDS: &[&str] = &[
+    "frame.interface_name",
+    "frame.packet_flags_direction",
+    "eth.src",
+    "eth.dst",
+    "frame.len",
+];
+
+#[test]
+fn before_and_after_show_what_the_stages_did() {
+    let Some((chain, relay, name, file)) = scene(&["--mac", "swap"]) else {
+        return;
+    };
+    let net = &chain.net;
+    let other = Scratch(net.file("other.pcapng"));
+    let capture = Capture::start(net, &name, &["--lane", "r0>r1", "-w", file.path()]);
+    // Two at once, in the same lane.
+    let after = Capture::start(net, &name, &["--port", "r1", "--after", "-w", other.path()]);
+    let frames: Vec<Vec<u8>> = (0..5).map(|at| udp_frame(100 + at, at as u32)).collect();
+    send_raw(net, "client", "c0", &frames);
+    let mut relay = relay;
+    relay.snapshot_when("all forwarded", |snapshot| {
+        snapshot.way("r0", "r1").tx_packets == 5
+    });
+    for capture in [&capture, &after] {
+        capture.interrupt();
+    }
+    let (status, out, said) = capture.result();
+    assert_eq!(
+        (status, &out[..], figures(&said)),
+        (0, &[][..], [10, 10, 10, 0]),
+        "{said}"
+    );
+    assert_eq!(figures(&after.result().2), [5, 5, 5, 0]);
+
+    let (c0, s0) = (mac_text("c0"), mac_text("s0"));
+    for (file, points) in [(&file, &["r0", "r1"][..]), (&other, &["r1"])] {
+        let mut rows = tshark(&file.0, FIELDS);
+        rows.sort();
+        let expected: Vec<Vec<String>> = points
+            .iter()
+            .flat_map(|port| {
+                let (way, from, to) = match *port {
+                    "r0" => ("0x00000001", &c0, &s0),
+                    _ => ("0x00000002", &s0, &c0),
+                };
+                (100..105).map(move |len| {
+                    [port, way, from, to, &len.to_string()].map(|text: &str| text.to_owned())
+                })
+            })
+            .map(Vec::from)
+            .collect();
+        assert_eq!(rows, expected);
+        assert_eq!(tcpdump(&file.0), expected.len());
+    }
+    relay.stop(Signal::Term);
+}
+
+#[test]
+fn filter_count_and_snaplen_choose() {
+    let Some((chain, relay, name, file)) = scene(&[]) else {
+        return;
+    };
+    let net = &chain.net;
+    let tag = Tag {
+        tpid: 0x8100,
+        tci: 7,
+    };
+    let frames = |sizes: std::ops::Range<usize>| -> Vec<Vec<u8>> {
+        let frame = |size: usize| match size % 3 {
+            0 => plain(size, 1),
+            1 => udp_frame(size, 2),
+            _ => tagged(&udp_frame(size, 3), &[tag]),
+        };
+        sizes.map(frame).collect()
+    };
+    let choose = |args: &[&str]| {
+        let args = [&["--port", "r0", "--before", "-w", file.path()], args].concat();
+        let capture = Capture::start(net, &name, &args);
+        send_raw(net, "client", "c0", &frames(100..130));
+        // -c ends it.
+        let (status, _, said) = capture.result();
+        assert_eq!(status, 0, "{said}");
+        let rows = tshark(&file.0, &["frame.len", "frame.cap_len", "vlan.id"]);
+        (rows, figures(&said))
+    };
+    let (rows, [captured, _, matched, lost]) = choose(&["-c", "3", "-s", "64", "udp"]);
+    let row = |len: usize, copied: usize, vlan: &str| {
+        vec![len.to_string(), copied.to_string(), vlan.to_owned()]
+    };
+    assert_eq!(rows, [row(100, 64, ""), row(103, 64, ""), row(106, 64, "")]);
+    assert_eq!((captured, matched, lost), (3, 3, 0));
+    // The tag is in the frame: four bytes more.
+    let (rows, _) = choose(&["-c", "2", "vlan 7 and udp"]);
+    assert_eq!(rows, [row(105, 105, "7"), row(108, 108, "7")]);
+    let (rows, _) = choose(&["-c", "1", "greater", "120", "and", "not", "vlan"]);
+    assert_eq!(rows, [row(120, 120, "")]);
+
+    // And as lines.
+    let capture = Capture::start(
+        net,
+        &name,
+        &["--lane", "r0>r1", "--before", "-c", "1", "udp"],
+    );
+    send_raw(net, "client", "c0", &frames(100..101));
+    let line = String::from_utf8(capture.result().1).expect("text");
+    for part in [" r0 in ", " udp", "100 bytes", &mac_text("c0")] {
+        assert!(line.contains(part), "{line}");
+    }
+    relay.stop(Signal::Term);
+}
+
+/// Nobody reads the capture while TCP runs at full speed: everything is forwarded, and what was not copied is counted.
+#[test]
+fn a_slow_reader_loses_copies_and_nothing_else() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let name = net.ns("relay");
+    let relay = Relay::start(net, "relay", &["--pair", "r0,r1", "--name", &name]);
+    let capture = Capture::start(net, &name, &["-B", "1", "-w", "-"]);
+    tcp_both_ways(net, Chain::SERVER, 8 << 20);
+    capture.interrupt();
+    let (status, out, said) = capture.result();
+    let [captured, passed, matched, lost] = figures(&said);
+    assert_eq!(status, 0, "{said}");
+    assert!(lost > 0, "{said}");
+    assert_eq!(
+        (passed, matched),
+        (captured + lost, captured + lost),
+        "{said}"
+    );
+    let file = Scratch(net.file("slow.pcapng"));
+    std::fs::write(&file.0, out).expect("it can be written");
+    let rows = tshark(&file.0, &["frame.len", "frame.cap_len", "frame.comment"]);
+    assert_eq!(rows.len() as u64, captured);
+    // Super-frames are written as they are, and say so.
+    assert!(rows.iter().all(|row| row[0] == row[1]));
+    let long = rows
+        .iter()
+        .find(|row| row[0].parse::<usize>().expect("a number") > 1514);
+    assert!(
+        long.is_none_or(|row| row[2].contains("super-frame")),
+        "{long:?}"
+    );
+    relay.stop(Signal::Term);
+}
+
+#[test]
+fn whoever_breaks_off_leaves_a_file_that_can_be_read() {
+    let Some((chain, relay, name, file)) = scene(&[]) else {
+        return;
+    };
+    let net = &chain.net;
+    let frames: Vec<Vec<u8>> = (0..50).map(|at| udp_frame(1000, at)).collect();
+
+    // The disk is full. The file system is seen by this command alone, and goes with it.
+    let line = format!(
+        "mount -t tmpfs -o size=32k none /mnt && {} capture --name {name} --before -w /mnt/full; echo $?; tshark -r /mnt/full | wc -l",
+        program()
+    );
+    let mut full = net.command("relay", "timeout");
+    let full = full.args(["30", "sh", "-c", &line]).stdout(Stdio::piped());
+    let mut full = full.stderr(Stdio::piped()).spawn().expect("sh runs");
+    let mut said = BufReader::new(full.stderr.take().expect("stderr is piped"));
+    let mut first = String::new();
+    said.read_line(&mut first).expect("text");
+    send_raw(net, "client", "c0", &frames);
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("text");
+    let Output { stdout, .. } = full.wait_with_output().expect("it is our child");
+    let stdout = String::from_utf8_lossy(&stdout);
+    let [status, read] = stdout.split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("{stdout} {rest}")
+    };
+    assert!(
+        rest.contains("No space left") && rest.contains("/mnt/full"),
+        "{rest}"
+    );
+    assert!(!rest.contains("cut short"), "{rest}");
+    assert_eq!(status, "1", "{rest}");
+    assert!(
+        (1..50).contains(&read.parse().unwrap_or(0)),
+        "{read} frames"
+    );
+
+    // The reader of standard output leaves.
+    let mut capture = Capture::start(net, &name, &["-w", "-"]);
+    drop(capture.child.stdout.take());
+    send_raw(net, "client", "c0", &frames[..2]);
+    let (status, _, said) = capture.result();
+    assert!(
+        status == 1 && said.contains("its reader has left"),
+        "{said}"
+    );
+
+    // The client is killed: the relay goes on without its taps.
+    let killed = Capture::start(net, &name, &["-w", file.path()]);
+    drop(killed);
+    // The relay stops, or is killed.
+    let stopped = Capture::start(net, &name, &["--before", "-w", file.path()]);
+    send_raw(net, "client", "c0", &frames[..3]);
+    let mut relay = relay;
+    relay.snapshot_when("all forwarded", |snapshot| {
+        snapshot.way("r0", "r1").tx_packets == 55
+    });
+    relay.stop(Signal::Term);
+    let (status, _, said) = stopped.result();
+    assert!(
+        status == 0 && said.contains("the relay was stopped"),
+        "{said}"
+    );
+    assert_eq!(figures(&said), [3, 3, 3, 0]);
+    assert_eq!(tshark(&file.0, &["frame.len"]).len(), 3);
+
+    let relay = Relay::start(net, "relay", &["--pair", "r0,r1", "--name", &name]);
+    let bereft = Capture::start(net, &name, &["--before", "-c", "100", "-w", file.path()]);
+    send_raw(net, "client", "c0", &frames[..3]);
+    let written = || std::fs::metadata(&file.0).map_or(0, |file| file.len());
+    assert!(crate::common::eventually(
+        crate::common::PATIENCE,
+        || written() > 3000
+    ));
+    relay.kill();
+    let (status, _, said) = bereft.result();
+    assert!(status == 1 && said.contains("it was killed"), "{said}");
+    assert_eq!(tshark(&file.0, &["frame.len"]).len(), 3);
+}
+
+#[test]
+fn what_is_wrong_is_told_at_once() {
+    let Some((chain, relay, name, _)) = scene(&[]) else {
+        return;
+    };
+    let ask = |args: &[&str]| {
+        let all = [&["capture", "--name", &name], args].concat();
+        let output = attempt(&chain.net, "relay", &[], &all);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let wrong: &[(&[&str], &[&str])] = &[
+        (
+            &["-c", "0", "-s", "x", "-B", "0", "tcp prt 80"],
+            &["-c", "-s", "-B", "tcp prt 80"],
+        ),
+        (&["ip6 protochain 6"], &["protochain"]),
+        (&["--port", "r9"], &["no port r9", "r0, r1"]),
+        (&["--lane", "r1>r9"], &["no lane r1>r9", "r0>r1"]),
+        (&["-w", "/nowhere/x"], &["/nowhere/x"]),
+        (&["--port", "r0", "--lane", "r0>r1"], &["--lane"]),
+    ];
+    for (args, parts) in wrong {
+        let (status, said) = ask(args);
+        assert_eq!(status, Some(2), "{args:?}: {said}");
+        for part in *parts {
+            assert!(said.contains(part), "{args:?}: {said}");
+        }
+    }
+    relay.stop(Signal::Term);
+}
