@@ -115,6 +115,7 @@ mod tests {
             "--mac=update",
             "--dst-mac=a=02:00:00:00:00:07",
             "--cores=0",
+            "--ring=512",
             "--storm-guard=9",
             "--stats-interval=1.5",
             "--name=x",

@@ -381,7 +381,7 @@ mod tests {
             "lane        in pps   out pps out bit/s    lost/s   held in pps, each 1 s",
             "p0>p1      1.000 k   1.000 k 800.000 k         0      0                      ███",
             "p1>p0      2.000 k   2.000 k   1.600 M         0      0                      ███",
-            "",
+            "worker 0 idle 75.0 %",
             "p0>p1 lost 500: tx_full 500",
         ];
         assert_eq!(shown[..10], expected, "{shown:#?}");
