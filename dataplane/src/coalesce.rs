@@ -112,11 +112,16 @@ impl Coalescer {
         }
     }
 
-    /// Most frames that the lane's next turn takes in, when the last took in `received` of at most `depth`: more when more was
-    /// waiting, fewer when the backlog is gone.
-    pub fn depth(&self, depth: usize, received: usize) -> usize {
-        if received >= depth {
-            (2 * depth).min(Burst::MAX)
+    /// Most frames that the lane's next turn takes in, when the last could take up to `depth`, was let take `limit` and took
+    /// `received`: more when more was waiting, fewer when the backlog is gone.
+    pub fn depth(&self, depth: usize, limit: usize, received: usize) -> usize {
+        if received >= limit {
+            // If it was the transmit side that set the limit, nothing is known of what waits.
+            if limit < depth {
+                depth
+            } else {
+                (2 * depth).min(Burst::MAX)
+            }
         } else if received < depth / 4 {
             (depth / 2).max(Burst::MIN)
         } else {
@@ -131,7 +136,8 @@ impl Coalescer {
             self.pause -= 1;
             return;
         }
-        if came < 2 {
+        // More groups than the table can name can't come from a lane.
+        if !(2..=usize::from(u16::MAX)).contains(&came) {
             return;
         }
         let max_frame = self.link.mtu() + ethernet::HEADER_LEN;

@@ -122,7 +122,7 @@ impl Lane {
         let offered = self.burst.len();
         if let Some(coalescer) = &mut self.coalescer {
             coalescer.merge(&mut self.burst, &mut turn);
-            self.depth = coalescer.depth(self.depth, received);
+            self.depth = coalescer.depth(self.depth, limit, received);
         }
         self.tx.tx_burst(&mut self.burst, &mut turn);
         for frame in self.burst.drain() {

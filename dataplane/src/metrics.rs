@@ -44,6 +44,15 @@ pub fn text(snapshot: &Snapshot, start_s: f64) -> String {
         }
     }
 
+    out.family(
+        "device_dropped_packets_total",
+        "counter",
+        "Frames that were sent by the port, and that its device dropped after that.",
+    );
+    for port in &snapshot.ports {
+        out.sample(&[("port", &port.name)], port.device_drops);
+    }
+
     for Counter {
         name,
         help,
@@ -161,7 +170,7 @@ struct Counter {
     count: fn(&LaneSnapshot) -> u64,
 }
 
-const COUNTERS: [Counter; 6] = [
+const COUNTERS: [Counter; 8] = [
     Counter {
         name: "rx_packets_total",
         help: "Packets received from the port; a super-frame counts its segments.",
@@ -197,6 +206,18 @@ const COUNTERS: [Counter; 6] = [
         help: "Packets that arrived at the port but were dropped by the kernel, because the relay did not take them in time.",
         end: |lane| &lane.rx,
         count: |lane| lane.kernel_drops,
+    },
+    Counter {
+        name: "merged_packets_total",
+        help: "Packets that were merged into super-frames.",
+        end: |lane| &lane.tx,
+        count: |lane| lane.merged_packets,
+    },
+    Counter {
+        name: "super_frames_total",
+        help: "Super-frames that packets were merged into.",
+        end: |lane| &lane.tx,
+        count: |lane| lane.super_frames,
     },
 ];
 

@@ -311,7 +311,9 @@ fn transport(
         segment.sequence = u32::from_be_bytes([start[4], start[5], start[6], start[7]]);
         segment.ends = flags & (FIN | PSH);
         segment.header_len = (at + len) as u16;
-        if len < 20 || flags & (SYN | RST | URG | CWR) != 0 {
+        // An urgent pointer means nothing without URG, but a super-frame has one for all its segments.
+        let urgent = header[18..] != [0, 0];
+        if len < 20 || urgent || flags & (SYN | RST | URG | CWR) != 0 {
             return Seen::Flow(flow, None);
         }
     } else {

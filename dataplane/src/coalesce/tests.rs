@@ -338,10 +338,16 @@ fn depth_follows_the_backlog() {
     let coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
     let (mut depth, mut depths) = (Burst::MIN, Vec::new());
     for received in [3, 64, 128, 100, 63, 4096, 2048, 4096, 0, 0, 0, 0, 0, 0, 0] {
-        depth = coalescer.depth(depth, received.min(depth));
+        depth = coalescer.depth(depth, depth, received.min(depth));
         depths.push(depth);
     }
     assert_eq!(depths[..4], [64, 128, 256, 256]);
     assert_eq!(depths.last(), Some(&Burst::MIN));
-    assert_eq!(coalescer.depth(Burst::MAX, Burst::MAX), Burst::MAX);
+    assert_eq!(
+        coalescer.depth(Burst::MAX, Burst::MAX, Burst::MAX),
+        Burst::MAX
+    );
+    // The transmit side was full.
+    assert_eq!(coalescer.depth(256, 0, 0), 256);
+    assert_eq!(coalescer.depth(256, 10, 10), 256);
 }

@@ -106,7 +106,7 @@ fn flapping_links_keep_the_account_exact() {
     };
     let net = &chain.net;
     let _sink = Peer::listen(net, "server", &format!("sink --address {}", Chain::SERVER));
-    let mut relay = Relay::start(net, "relay", RUN);
+    let mut relay = Relay::start(net, "relay", &[RUN, &["--coalesce", "off"]].concat());
     let line = format!(
         "flood --address {} --count 60000 --size 200 --flows 4 --pause 0.001",
         Chain::SERVER

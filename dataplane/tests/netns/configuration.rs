@@ -96,12 +96,12 @@ fn a_file_is_run_and_read_again() {
         mac("r3")
     );
 
-    // Everything else too: more lanes, a smaller ring, a delay, and back.
-    file.write(&format!(
-        "pair = ['r1,r0']\nqueues = 2\nring = 64\nlink = ['r0>r1 delay 5ms']\nname = '{name}'\n"
-    ));
-    let (status, _, said) = tell(net, &name, &["reload"]);
-    assert_eq!(status, 0, "{said}");
+    // Everything else too: a delay, then more lanes and a smaller ring.
+    for more in ["link = ['r0>r1 delay 5ms']", "queues = 2\nring = 64"] {
+        file.write(&format!("pair = ['r1,r0']\n{more}\nname = '{name}'\n"));
+        let (status, _, said) = tell(net, &name, &["reload"]);
+        assert_eq!(status, 0, "{said}");
+    }
     assert_crosses(net, 60..65);
     let last = relay.stop(Signal::Term);
     assert_eq!((last.ports.len(), last.lanes.len()), (2, 4));

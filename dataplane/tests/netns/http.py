@@ -39,9 +39,13 @@ def first_line(request):
         try:
             sock.sendall(request)
             sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            # The server had enough, and has answered already.
+            pass
+        try:
             while piece := sock.recv(65536):
                 answer += piece
-        except (ConnectionResetError, BrokenPipeError):
+        except OSError:
             pass
         return answer.split(b"\r\n")[0].decode("latin-1")
 

@@ -632,11 +632,11 @@ fn the_fastest_is_the_kernel_where_nothing_needs_user_space() {
     ];
     for (wrapper, more, texts) in [
         (&[][..], &[][..], &["kernel [r0 tcx; r1 tcx]"][..]),
-        (&[], &link, &["packet (auto"]),
+        (&[], &link, &["(auto: r0 is a veth"]),
         (
             &no_rights,
             &[],
-            &["packet (auto", "not the kernel", "CAP_BPF"],
+            &["(auto: r0 is a veth", "not the kernel", "CAP_BPF"],
         ),
     ] {
         let mut relay = Relay::launch(net, "relay", wrapper, &[&fastest, more].concat());

@@ -39,6 +39,7 @@ pub(crate) struct Lane {
     pub(crate) tx_packets: u64,
     pub(crate) tx_bytes: u64,
     pub(crate) created: u64,
+    pub(crate) merged_packets: u64,
     pub(crate) super_frames: u64,
     pub(crate) held: u64,
     pub(crate) dropped: BTreeMap<String, u64>,
