@@ -13,7 +13,7 @@ use crate::rivals::{self, Rival};
 /// Ready-made selections of relays and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
-    /// The relays that people choose from, and what tells them apart: some 7 minutes.
+    /// The relays that people choose from, and what tells them apart: some 10 minutes.
     Quick,
     /// Everything that a goal needs: half an hour.
     Goals,
@@ -30,6 +30,8 @@ const QUICK: (&[&str], &[&str]) = (
         "l2relay",
         "l2relay-spin",
         "l2relay-xdp",
+        "l2relay-coalesce",
+        "l2relay-kernel",
     ],
     &["start", "idle", "ping-pong", "tcp", "flood-64-64", "memory"],
 );

@@ -11,7 +11,7 @@ use crate::run::Run;
 use crate::topology::Topology;
 
 /// Every way: the arguments of `l2relay run`.
-pub(super) const ALL: [L2relay; 8] = [
+pub(super) const ALL: [L2relay; 9] = [
     L2relay {
         name: "l2relay",
         about: "l2relay with its defaults (adaptive idle)",
@@ -44,8 +44,13 @@ pub(super) const ALL: [L2relay; 8] = [
     },
     L2relay {
         name: "l2relay-xdp-packet",
-        about: "l2relay that receives by AF_XDP and sends by AF_PACKET, spinning",
-        args: "--idle spin --rx xdp --tx packet",
+        about: "l2relay that receives by AF_XDP and sends by AF_PACKET, each frame alone, spinning",
+        args: "--idle spin --rx xdp --tx packet --coalesce off",
+    },
+    L2relay {
+        name: "l2relay-coalesce",
+        about: "the same, frames of a flow merged",
+        args: "--idle spin --rx xdp --tx packet --coalesce on",
     },
     L2relay {
         name: "l2relay-kernel",
