@@ -79,9 +79,10 @@ impl Lane {
         lane
     }
 
-    /// The same lane, in which frames of a flow that arrive together leave as one.
+    /// The same lane, in which frames of a flow that arrive together leave as one. Not behind an emulated link, whose frames
+    /// leave one by one.
     pub fn with_coalescer(mut self, coalescer: Coalescer) -> Self {
-        self.coalescer = Some(coalescer);
+        self.coalescer = (!self.is_timed()).then_some(coalescer);
         self
     }
 
@@ -156,9 +157,12 @@ impl Lane {
             .collect()
     }
 
-    /// Adds a stage behind the others.
+    /// Adds a stage behind the others. Behind an emulated link nothing is merged.
     pub fn push_stage(&mut self, stage: Box<dyn Stage>) {
         self.stages.push(stage);
+        if self.is_timed() {
+            (self.coalescer, self.depth) = (None, Burst::MIN);
+        }
         self.heed_time();
     }
 

@@ -161,7 +161,7 @@ impl Inner {
                 }
                 continue;
             }
-            if !self.pairs[at].down {
+            if !self.pairs[at].down && self.pairs[at].kernel.is_none() {
                 self.change_links(at, old, done);
             }
             if other_edits {
