@@ -1,10 +1,5 @@
 //! Merging, against the kernel's own stack: what a socket behind the relay reads is what was sent, merged on the way or not.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a frame that cannot be built fails its test"
-)]
-
 use std::collections::HashMap;
 
 use etherparse::{Ipv4Header, Ipv6Header, PacketBuilder};
