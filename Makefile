@@ -14,11 +14,12 @@ ARGS ?=
 
 SUDO := $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo))
 
-# To build; to send traffic and look at it, for demo and tests; to compare with DPDK; for containers and labs; to check the
+# To build; to send traffic and look at it, for demo and tests; to compare with DPDK and with ns-3; for containers and labs; to check the
 # sources.
 BUILD_PACKAGES := gcc libc6-dev make pkg-config clang m4 libelf-dev zlib1g-dev libpcap-dev
 TRAFFIC_PACKAGES := iproute2 ethtool iputils-ping sockperf iperf3 tcpdump tshark python3 util-linux procps libcap2-bin python3-jsonschema python3-prometheus-client python3-pyte
 RIVAL_PACKAGES := dpdk-dev
+NS3_PACKAGES := libns3-dev g++
 CONTAINER_PACKAGES := docker.io docker-compose mininet libcap2-bin
 LINT_PACKAGES := llvm libbpf-dev linux-libc-dev
 
@@ -43,7 +44,7 @@ if [ -n "$$missing" ]; then \
 fi
 endef
 
-.PHONY: help setup build demo test test-tests test-containers test-model bench lint image clean
+.PHONY: help setup build demo test test-tests test-containers test-model bench dumbbell lint image clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -51,7 +52,7 @@ help: ## List the targets
 	done
 
 setup: ## Install every package that any target needs, if it is missing
-	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES) $(RIVAL_PACKAGES) $(CONTAINER_PACKAGES) $(LINT_PACKAGES))
+	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES) $(RIVAL_PACKAGES) $(NS3_PACKAGES) $(CONTAINER_PACKAGES) $(LINT_PACKAGES))
 
 build: ## Build the programs, optimised: l2relay and l2relay-bench
 	$(call install,$(BUILD_PACKAGES))
@@ -87,6 +88,11 @@ bench: build ## Compare with DPDK's testpmd and the Linux bridge, in interleaved
 	$(call install,$(TRAFFIC_PACKAGES) $(RIVAL_PACKAGES))
 	@mkdir -p $(REPORT)
 	$(SUDO) $(RELEASE)/l2relay-bench peers --out $(REPORT) $(ARGS)
+
+dumbbell: build ## TCP over emulated links as in ns-3's DCE Cradle, ns-3 beside it: a quarter of an hour (ARGS=--short: a minute)
+	$(call install,$(TRAFFIC_PACKAGES) $(NS3_PACKAGES))
+	@mkdir -p $(REPORT)
+	$(SUDO) $(RELEASE)/l2relay-bench dumbbell --out $(REPORT) $(ARGS)
 
 lint: ## Check format, lints, documentation, and that the BPF objects match their sources
 	$(call install,$(BUILD_PACKAGES) $(LINT_PACKAGES))

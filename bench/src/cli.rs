@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::rivals::Layout;
 use crate::traffic::Protocol;
-use crate::{flood, peers};
+use crate::{accuracy, dumbbell, flood, peers};
 
 /// Measures relays between a client and a server, on this machine, in network namespaces.
 #[derive(Debug, Parser)]
@@ -39,6 +39,10 @@ pub(crate) enum Command {
     ///
     /// Examples: `peers --preset goals`; `peers --rounds 15 --metrics transit --only l2relay-xdp,testpmd-xdp-txoff`.
     Peers(peers::Flags),
+    /// TCP over emulated links, six hosts a run: the dumbbell experiment of DCE Cradle, with the published figures beside it.
+    Dumbbell(dumbbell::Flags),
+    /// How exact emulated links are, from outside: delay, rate, loss, jitter, queue, steps; the kernel's TBF beside them.
+    LinkAccuracy(accuracy::Flags),
     /// A steady flood of UDP frames out of an interface, by hand.
     Flood(flood::command::Flags),
 }

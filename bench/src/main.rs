@@ -9,15 +9,19 @@
 //! topology  namespaces and cables;    rivals    the relays; traffic   the loads and their parsers
 //! chain     loads × relays;           report    JSON, Markdown, HTML with plots
 //! peers     relays × metrics, in rounds
+//! dumbbell  TCP over emulated links: DCE Cradle's experiment
+//! accuracy  emulated links, measured at both ends
 //! flood     the steady flood generator; count   the counter at the receiver
 //! reader    a socket that reads it;       limit   the kernel's AF_XDP transmit alone
 //! transit   the time between two interfaces
 //! ```
 
+mod accuracy;
 mod chain;
 mod cli;
 mod container;
 mod count;
+mod dumbbell;
 mod flood;
 mod limit;
 mod machine;
@@ -52,6 +56,8 @@ fn main() -> ExitCode {
     let result = Run::start().and_then(|run| match &cli.command {
         Command::Chain(args) => chain::chain(&run, args),
         Command::Peers(flags) => peers::peers(&run, flags),
+        Command::Dumbbell(flags) => dumbbell::dumbbell(&run, flags),
+        Command::LinkAccuracy(flags) => accuracy::accuracy(&run, flags),
         Command::Flood(flags) => flood::command::flood(&run, flags).map(|()| true),
     });
     match result {

@@ -397,10 +397,18 @@ pub(crate) fn remove_stale(run: &Run) {
 
 /// Names of namespaces, removed on drop if they exist.
 #[derive(Debug)]
-struct Namespaces {
+pub(crate) struct Namespaces {
     names: Vec<String>,
     /// Those that are a container's of the same name.
     held: Vec<String>,
+}
+
+impl Namespaces {
+    /// Those of these names, none of them a container's.
+    pub(crate) fn named(names: Vec<String>) -> Self {
+        let held = Vec::new();
+        Self { names, held }
+    }
 }
 
 impl Drop for Namespaces {

@@ -1,0 +1,311 @@
+//! The dumbbell's results: a table in text, CSV, JSON, and a page with one plot with error bars.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::case::Case;
+use super::expect::{PUBLISHED, Summary, summary};
+use crate::machine::Machine;
+use crate::report::html::{STYLE, facts};
+use crate::report::plot::{COLOURS, escape};
+
+/// Everything; `dumbbell.json`.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) version: u32,
+    pub(super) machine: Machine,
+    pub(super) took_s: f64,
+    pub(super) runs: usize,
+    pub(super) seconds: u32,
+    pub(super) seed: u32,
+    pub(super) rows: Vec<Row>,
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) skipped: Vec<String>,
+}
+
+/// A case and what came out.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) case: Option<Case>,
+    /// Goodput at the receiver of the first flow, in kbit/s, one a run.
+    pub(super) received_kbps: Vec<f64>,
+    /// What the sender's side says.
+    pub(super) sent_kbps: Vec<f64>,
+    /// Mathis and PFTK.
+    pub(super) expected_kbps: Option<[f64; 2]>,
+    /// Loss that the relay counted on the way of the data, in per cent; lateness at the 99th percentile, in us: the largest of all lines.
+    pub(super) loss_percent: Option<f64>,
+    pub(super) late_p99_us: Option<f64>,
+    pub(super) trouble: Vec<String>,
+}
+
+/// A goal, and whether it was met.
+#[derive(Debug, Serialize)]
+pub(super) struct Verdict {
+    pub(super) goal: String,
+    pub(super) found: String,
+    pub(super) met: bool,
+}
+
+impl Row {
+    pub(super) fn received(&self) -> Option<Summary> {
+        summary(&self.received_kbps)
+    }
+}
+
+const HEADS: [&str; 10] = [
+    "case",
+    "runs",
+    "mean kbit/s",
+    "sd",
+    "95 % ±",
+    "client says",
+    "Mathis",
+    "PFTK",
+    "loss %",
+    "late p99 us",
+];
+
+impl Report {
+    /// Cells of the table, published figures below.
+    fn table(&self) -> Vec<[String; 10]> {
+        let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.1}"));
+        let own = self.rows.iter().map(|row| {
+            let (received, sent) = (row.received(), summary(&row.sent_kbps));
+            [
+                row.name.clone(),
+                row.received_kbps.len().to_string(),
+                number(received.map(|r| r.mean)),
+                number(received.and_then(|r| r.sd)),
+                number(received.and_then(|r| r.ci)),
+                number(sent.map(|s| s.mean)),
+                number(row.expected_kbps.map(|e| e[0])),
+                number(row.expected_kbps.map(|e| e[1])),
+                row.loss_percent.map_or("–".into(), |p| format!("{p:.2}")),
+                number(row.late_p99_us),
+            ]
+        });
+        let published = PUBLISHED.iter().map(|(name, mean, sd)| {
+            let mut cells: [String; 10] = std::array::from_fn(|_| "–".to_owned());
+            cells[0] = format!("published: {name}");
+            cells[1] = "100".into();
+            cells[2] = format!("{mean:.1}");
+            cells[3] = format!("{sd:.1}");
+            cells
+        });
+        own.chain(published).collect()
+    }
+
+    /// The table in text, and the verdicts.
+    pub(super) fn text(&self) -> String {
+        let rows = self.table();
+        let widths: Vec<usize> = (0..HEADS.len())
+            .map(|at| {
+                let cells = rows.iter().map(|row| row[at].chars().count());
+                cells.chain([HEADS[at].chars().count()]).max().unwrap_or(0)
+            })
+            .collect();
+        let line = |cells: &[String]| {
+            let cells = cells
+                .iter()
+                .zip(&widths)
+                .enumerate()
+                .map(|(at, (cell, width))| match at {
+                    0 => format!("{cell:width$}"),
+                    _ => format!("{cell:>width$}"),
+                });
+            cells.collect::<Vec<_>>().join("  ") + "\n"
+        };
+        let mut text = line(&HEADS.map(str::to_owned));
+        rows.iter().for_each(|row| text += &line(row));
+        for row in &self.rows {
+            for trouble in &row.trouble {
+                let _ = writeln!(text, "{}: {trouble}", row.name);
+            }
+        }
+        for verdict in &self.verdicts {
+            let met = if verdict.met { "met" } else { "MISSED" };
+            let _ = writeln!(text, "{}: {}, {met}", verdict.goal, verdict.found);
+        }
+        for skipped in &self.skipped {
+            let _ = writeln!(text, "SKIPPED {skipped}");
+        }
+        text
+    }
+
+    fn csv(&self) -> String {
+        let mut csv = String::from("case,run,seed,received_kbps,client_kbps\n");
+        for row in &self.rows {
+            for (at, received) in row.received_kbps.iter().enumerate() {
+                let sent = row
+                    .sent_kbps
+                    .get(at)
+                    .map_or(String::new(), |sent| format!("{sent:.3}"));
+                let _ = writeln!(
+                    csv,
+                    "\"{}\",{},{},{received:.3},{sent}",
+                    row.name,
+                    at + 1,
+                    self.seed + at as u32
+                );
+            }
+        }
+        csv
+    }
+
+    fn html(&self) -> String {
+        let mut page = format!(
+            "<!DOCTYPE html>\n<html lang=en>\n<meta charset=utf-8>\n\
+             <meta name=viewport content=\"width=device-width, initial-scale=1\">\n\
+             <title>l2relay-bench dumbbell</title>\n<style>\n{STYLE}</style>\n<main>\n\
+             <h1>The dumbbell of DCE Cradle</h1>\n<p class=sub>{} · {} · {} runs of {} s, seeds from {}</p>\n",
+            escape(&self.machine.date),
+            escape(&self.machine.cpu_model),
+            self.runs,
+            self.seconds,
+            self.seed
+        );
+        page += "<figure><figcaption>Goodput at the receiver, kbit/s<small>bars: mean; whiskers: one standard deviation; \
+                 marks: Mathis ◆ and PFTK ●</small></figcaption>\n";
+        page += &self.plot();
+        page += "</figure>\n<table>\n<tr>";
+        for head in HEADS {
+            let _ = write!(page, "<th>{head}</th>");
+        }
+        page += "</tr>\n";
+        for row in self.table() {
+            page += "<tr>";
+            for (at, cell) in row.iter().enumerate() {
+                let tag = if at == 0 { "th" } else { "td" };
+                let _ = write!(page, "<{tag}>{}</{tag}>", escape(cell));
+            }
+            page += "</tr>\n";
+        }
+        page += "</table>\n<h2>How to read this</h2>\n<ul>\n";
+        let goals = self.verdicts.iter().map(|verdict| {
+            let met = if verdict.met { "met" } else { "missed" };
+            format!("{}: {}, {met}.", verdict.goal, verdict.found)
+        });
+        let skipped = self
+            .skipped
+            .iter()
+            .map(|skipped| format!("Skipped: {skipped}."));
+        for note in goals.chain(skipped).chain(super::NOTES.map(str::to_owned)) {
+            let _ = writeln!(page, "<li>{}</li>", escape(&note));
+        }
+        page += "</ul>\n<h2>Machine</h2>\n<table class=facts>\n";
+        for (name, value) in facts(&self.machine) {
+            let _ = writeln!(
+                page,
+                "<tr><th>{}</th><td>{}</td></tr>",
+                escape(&name),
+                escape(&value)
+            );
+        }
+        page + "</table>\n</main>\n</html>\n"
+    }
+
+    /// A bar with whiskers for every case and every published figure.
+    fn plot(&self) -> String {
+        const ROW: f64 = 26.0;
+        const NAME: f64 = 250.0;
+        const WIDTH: f64 = 820.0;
+        struct Bar {
+            name: String,
+            mean: f64,
+            sd: f64,
+            marks: Option<[f64; 2]>,
+            colour: &'static str,
+        }
+        let own = self.rows.iter().filter_map(|row| {
+            let found = row.received()?;
+            Some(Bar {
+                name: row.name.clone(),
+                mean: found.mean,
+                sd: found.sd.unwrap_or(0.0),
+                marks: row.expected_kbps,
+                colour: if row.case.is_some() {
+                    COLOURS[2]
+                } else {
+                    COLOURS[3]
+                },
+            })
+        });
+        let published = PUBLISHED.iter().map(|(name, mean, sd)| Bar {
+            name: format!("published: {name}"),
+            mean: *mean,
+            sd: *sd,
+            marks: None,
+            colour: COLOURS[0],
+        });
+        let bars: Vec<Bar> = own.chain(published).collect();
+        // Cases that fill the line are cut off: the others are what is compared.
+        let most = bars
+            .iter()
+            .flat_map(|bar| [bar.mean + bar.sd, bar.marks.map_or(0.0, |marks| marks[0])])
+            .filter(|value| *value < 1000.0)
+            .fold(100.0, f64::max);
+        let x = |value: f64| NAME + value.min(most) / most * (WIDTH - NAME - 110.0);
+        let height = ROW * bars.len() as f64 + 8.0;
+        let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=img aria-label=goodput>");
+        for (at, bar) in bars.iter().enumerate() {
+            let top = ROW * at as f64 + 4.0;
+            let middle = top + ROW / 2.0;
+            let _ = write!(
+                svg,
+                "<text x={:.1} y={:.1} text-anchor=end>{}</text>\
+                 <rect x={NAME} y={:.1} width={:.1} height={:.1} fill=\"{}\" />\
+                 <line x1={:.1} x2={:.1} y1={middle:.1} y2={middle:.1} stroke=\"#111\" />",
+                NAME - 8.0,
+                middle + 4.0,
+                escape(&bar.name),
+                top + 4.0,
+                x(bar.mean) - NAME,
+                ROW - 8.0,
+                bar.colour,
+                x((bar.mean - bar.sd).max(0.0)),
+                x(bar.mean + bar.sd)
+            );
+            for (mark, value) in ["◆", "●"].iter().zip(bar.marks.into_iter().flatten()) {
+                let _ = write!(
+                    svg,
+                    "<text x={:.1} y={:.1} text-anchor=middle>{mark}</text>",
+                    x(value),
+                    middle + 5.0
+                );
+            }
+            let _ = write!(
+                svg,
+                "<text class=value x={:.1} y={:.1}>{:.0} ± {:.0}</text>",
+                WIDTH - 100.0,
+                middle + 4.0,
+                bar.mean,
+                bar.sd
+            );
+        }
+        svg + "</svg>\n"
+    }
+
+    /// Writes the files.
+    pub(super) fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        let files = [
+            ("dumbbell.json", serde_json::to_string_pretty(self)? + "\n"),
+            ("dumbbell.csv", self.csv()),
+            ("dumbbell.html", self.html()),
+        ];
+        files
+            .into_iter()
+            .map(|(name, text)| {
+                let path = dir.join(name);
+                std::fs::write(&path, text)
+                    .with_context(|| format!("writing {}", path.display()))?;
+                Ok(path)
+            })
+            .collect()
+    }
+}
