@@ -84,7 +84,8 @@ pub(crate) fn accuracy(run: &Run, flags: &Flags) -> Result<bool> {
         program: program.to_string_lossy().into_owned(),
         figures: Vec::new(),
     };
-    let steps: [(&str, fn(&mut Bench) -> Result<()>); 7] = [
+    type Step<'a> = (&'static str, fn(&mut Bench<'a>) -> Result<()>);
+    let steps: [Step<'_>; 7] = [
         ("delay", Bench::delay),
         ("rate", Bench::rate),
         ("loss", Bench::loss),

@@ -122,12 +122,9 @@ fn receive(receiver: &UdpSocket, count: usize, over: &AtomicBool) -> Result<Vec<
         let (Some(received_ns), true) = (stamp, len >= 12) else {
             continue;
         };
-        let [a, b, c, d, time @ ..] = bytes[..12] else {
-            continue;
-        };
-        let time: [u8; 8] = time.try_into()?;
+        let (serial, time) = (bytes[..4].try_into()?, bytes[4..12].try_into()?);
         arrivals.push(Arrival {
-            serial: u32::from_be_bytes([a, b, c, d]),
+            serial: u32::from_be_bytes(serial),
             sent_ns: u64::from_be_bytes(time),
             received_ns,
         });
