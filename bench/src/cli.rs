@@ -28,12 +28,12 @@ pub(crate) enum Command {
     /// Without options: the relays that people choose from, by latency, TCP, flood, idle CPU, start and memory, in some 10 minutes. How long
     /// it will take is said at the start; a relay that is not installed is skipped aloud.
     ///
-    /// Relays: none, bridge, testpmd[-xdp][-macswap][-txoff], l2relay (defaults), l2relay-spin, l2relay-macswap, l2relay-xdp,
+    /// Relays: none, bridge, testpmd with -xdp, -macswap and -txoff as you like, l2relay (defaults), l2relay-spin, l2relay-macswap, l2relay-xdp,
     /// l2relay-xdp-macswap, l2relay-xdp-generic, l2relay-xdp-packet (each frame alone), l2relay-coalesce (frames merged), l2relay-kernel; and
     /// tx-limit, which is no relay but the rate at which the kernel takes frames from an AF_XDP socket on the relay's CPU.
     ///
     /// Metrics: start, idle, memory; ping-pong; transit (interface to interface, without sockets); under-load-N with N of 100, 1000, 10000,
-    /// 50000 messages/s (with the relay's CPU); throughput-N with N of 64, 1472 bytes; udp; tcp[-off][-8] (hosts' offloads off, 8 flows);
+    /// 50000 messages/s (with the relay's CPU); throughput-N with N of 64, 1472 bytes; udp; tcp, with -off (hosts' offloads off) and -8 (flows);
     /// flood-SIZE-FLOWS with SIZE of 64, 512, 1500 and FLOWS of 1, 64, 1024; lossless-SIZE-64; socket-default and socket-4m (what a real UDP
     /// socket with that receive buffer reads at several rates).
     ///

@@ -112,7 +112,7 @@ pub struct RunArgs {
     /// Print statistics as JSON, one object a line
     #[arg(long)]
     pub json: bool,
-    /// Serve Prometheus metrics and a status page by HTTP at [ADDRESS:]PORT (default 127.0.0.1:9922)
+    /// Serve Prometheus metrics and a status page by HTTP at PORT or ADDRESS:PORT (default 127.0.0.1:9922)
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "")]
     pub metrics: Option<String>,
     /// The name by which l2relay ps, stats, set and stop know this relay (default: made of its ports)
