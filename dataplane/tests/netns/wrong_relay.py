@@ -181,9 +181,9 @@ def main():
         def port_part(port):
             sides = dict(rx_packets="a", rx_bytes="a", tx_packets="b", tx_bytes="b")
             counts = {what: total(port, side, what) for what, side in sides.items()}
-            return dict(counts, name=port.name, kernel_drops=port.kernel_drops(), state="up")
+            return dict(counts, name=port.name, kernel_drops=port.kernel_drops(), device_drops=0, state="up")
         def lane_part(lane):
-            return dict(lane.count, name=f"{lane.a.name}>{lane.b.name}", rx=lane.a.name, tx=lane.b.name, created=0, held=0,
+            return dict(lane.count, name=f"{lane.a.name}>{lane.b.name}", rx=lane.a.name, tx=lane.b.name, created=0, merged_packets=0, super_frames=0, held=0,
                         dropped=lane.dropped, rates=dict(rx_pps=0, rx_bps=0, tx_pps=0, tx_bps=0))
         print(json.dumps(dict(version=1, time_s=time.time(), uptime_s=time.time() - start, last=last,
                               ports=[port_part(p) for p in ports.values()], lanes=[lane_part(l) for l in lanes])), flush=True)
