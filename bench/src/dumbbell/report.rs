@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
 use super::case::Case;
@@ -292,20 +292,11 @@ impl Report {
 
     /// Writes the files.
     pub(super) fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let files = [
             ("dumbbell.json", serde_json::to_string_pretty(self)? + "\n"),
             ("dumbbell.csv", self.csv()),
             ("dumbbell.html", self.html()),
         ];
-        files
-            .into_iter()
-            .map(|(name, text)| {
-                let path = dir.join(name);
-                std::fs::write(&path, text)
-                    .with_context(|| format!("writing {}", path.display()))?;
-                Ok(path)
-            })
-            .collect()
+        crate::report::write(dir, files)
     }
 }

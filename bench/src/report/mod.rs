@@ -107,25 +107,32 @@ fn namespaces() -> String {
     "namespaces".into()
 }
 
+/// Writes files into a directory, which is made if it is not there; gives their paths.
+pub(crate) fn write(
+    dir: &Path,
+    files: impl IntoIterator<Item = (&'static str, String)>,
+) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    files
+        .into_iter()
+        .map(|(name, text)| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+            Ok(path)
+        })
+        .collect()
+}
+
 impl Report {
     /// Writes all three files into `dir`; gives their paths.
     pub(crate) fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let json = serde_json::to_string_pretty(self).context("the report as JSON")?;
         let files = [
             ("report.json", json + "\n"),
             ("report.md", self.markdown()),
             ("report.html", self.html()),
         ];
-        files
-            .into_iter()
-            .map(|(name, text)| {
-                let path = dir.join(name);
-                std::fs::write(&path, text)
-                    .with_context(|| format!("writing {}", path.display()))?;
-                Ok(path)
-            })
-            .collect()
+        write(dir, files)
     }
 
     /// Everything, for people.
