@@ -69,7 +69,7 @@ enum Command {
 const DRAIN: Duration = Duration::from_millis(100);
 /// How long before a held frame is due a worker stops sleeping and looks at the clock instead.
 ///
-/// A wake-up comes late by that much at times; measured: 50 to 100 us on a virtual machine.
+/// A wake-up comes late by that much at times: tens to hundreds of us on a virtual machine.
 const VIGIL: Duration = Duration::from_micros(200);
 /// How often a busy worker asks the kernel what it dropped.
 const REFRESH: Duration = Duration::from_millis(100);
