@@ -6,11 +6,7 @@
 
 use std::{os::fd::BorrowedFd, sync::Arc};
 
-use super::{
-    Inner, Relay,
-    kernel::{self, same_namespace},
-    lock,
-};
+use super::{Inner, Relay, kernel, lock};
 use crate::{
     config::{Backend, Config, PortName},
     error::{Error, Result},
@@ -43,12 +39,14 @@ impl Inner {
     /// If the settings now say that a pair is to be carried by lanes and not the kernel, or the other way round: moves it.
     pub(super) fn other_carrier(&mut self, old: &Config, pair: usize) -> Option<Result<()>> {
         let (new, ports) = (&self.config, self.pairs[pair].ports);
-        if old.backend == new.backend {
+        let in_kernel = self.pairs[pair].kernel.is_some();
+        let needed = in_kernel && self.needs_user_space(ports, new).is_some();
+        if old.backend == new.backend && !needed {
             return None;
         }
         self.pairs[pair].moved_to = None;
         let wanted = self.wants_kernel(ports, &self.config);
-        let other = wanted != self.pairs[pair].kernel.is_some() && !self.pairs[pair].down;
+        let other = wanted != in_kernel && !self.pairs[pair].down;
         let backend = self.config.backend;
         other.then(|| {
             let result = self.carry(pair, backend);
@@ -107,14 +105,7 @@ impl Inner {
         let [a, b] = self.pairs[pair].ports.map(|id| &self.ports[id].name);
         let mut mistakes = Vec::new();
         if config.backend == Backend::Kernel {
-            if config.link(a, b).is_some() || config.link(b, a).is_some() {
-                mistakes.push(held_by_link(a, b));
-            }
-            if !same_namespace(a.netns.as_deref(), b.netns.as_deref()) {
-                mistakes.push(format!(
-                    "{a} and {b} are in two network namespaces: tc redirects within one only"
-                ));
-            }
+            mistakes.extend(self.needs_user_space(self.pairs[pair].ports, config));
         }
         if self.pairs[pair].down {
             mistakes.push(format!("{a},{b} is down: set it up first"));
@@ -142,9 +133,8 @@ impl Inner {
         then: Option<Passage>,
     ) -> Result<()> {
         let (ports, lanes) = (self.pairs[pair].ports, self.pairs[pair].lanes.clone());
-        let [a, b] = ports.map(|id| &self.ports[id].name);
-        if config.link(a, b).is_some() || config.link(b, a).is_some() {
-            return Err(Error::Config(vec![held_by_link(a, b)]));
+        if let Some(reason) = self.needs_user_space(ports, config) {
+            return Err(Error::Config(vec![reason]));
         }
         let opened = self.open_kernel(ports, config, Some(Passage::Aside))?;
         // The lanes publish there to their end.
@@ -251,8 +241,4 @@ impl Inner {
             }
         }
     }
-}
-
-fn held_by_link(a: &PortName, b: &PortName) -> String {
-    format!("{a},{b} has a --link, which holds frames in user space: the kernel can't carry it")
 }

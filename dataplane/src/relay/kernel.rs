@@ -34,18 +34,32 @@ pub(super) struct Opened {
 impl Inner {
     /// Whether the kernel is to carry a pair, by its settings.
     pub(super) fn wants_kernel(&self, ports: [usize; 2], config: &Config) -> bool {
-        let [a, b] = ports.map(|id| &self.ports[id].name);
         match config.backend {
             Backend::Kernel => true,
             Backend::Fastest => {
                 [config.rx, config.tx] == [None; 2]
-                    && config.storm_guard_pps.is_none()
-                    && config.link(a, b).is_none()
-                    && config.link(b, a).is_none()
-                    && same_namespace(a.netns.as_deref(), b.netns.as_deref())
+                    && self.needs_user_space(ports, config).is_none()
             }
             _ => false,
         }
+    }
+
+    /// Why the kernel can't carry a pair, in a sentence.
+    pub(super) fn needs_user_space(&self, ports: [usize; 2], config: &Config) -> Option<String> {
+        let [a, b] = ports.map(|id| &self.ports[id].name);
+        if config.link(a, b).is_some() || config.link(b, a).is_some() {
+            return Some(format!(
+                "{a},{b} has a --link, which holds frames in user space: the kernel can't carry it"
+            ));
+        }
+        if config.storm_guard_pps.is_some() {
+            return Some(format!(
+                "--storm-guard counts the frames of {a},{b} in user space: the kernel can't carry it"
+            ));
+        }
+        (!same_namespace(a.netns.as_deref(), b.netns.as_deref())).then(|| {
+            format!("{a} and {b} are in two network namespaces: tc redirects within one only")
+        })
     }
 
     /// Attaches the programs of a pair.
@@ -187,6 +201,6 @@ pub(super) fn directions([a, b]: [usize; 2]) -> Vec<(usize, usize)> {
 }
 
 /// A redirect finds its target in the namespace that the frame is in.
-pub(crate) fn same_namespace(a: Option<&str>, b: Option<&str>) -> bool {
+fn same_namespace(a: Option<&str>, b: Option<&str>) -> bool {
     a == b || matches!((netns::identity(a), netns::identity(b)), (Ok(a), Ok(b)) if a == b)
 }

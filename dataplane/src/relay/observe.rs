@@ -74,6 +74,13 @@ impl Relay {
         if chosen.is_empty() {
             return Err(Error::Config(vec![inner.no_place(place)]));
         }
+        // Of several places, those that can be looked at.
+        let (unseen, chosen): (Vec<_>, Vec<_>) = chosen
+            .into_iter()
+            .partition(|(lane, _)| inner.in_kernel(*lane));
+        if let ([(lane, _), ..], []) = (&unseen[..], &chosen[..]) {
+            return Err(Error::Config(vec![inner.not_observed(*lane)]));
+        }
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ns = now_ns.map_or(0, |since| since.as_nanos() as u64);
         let epoch_ns = now_ns.saturating_sub(inner.epoch.elapsed().as_nanos() as u64);
@@ -167,6 +174,17 @@ impl Inner {
                 points.map(move |point| (id, *point))
             })
             .collect()
+    }
+
+    fn not_observed(&self, lane: LaneId) -> String {
+        let lane = &self.lanes[lane];
+        let rx = &self.ports[lane.rx];
+        format!(
+            "{} is carried in the kernel, where no lane copies frames: look at the port itself (tcpdump -i {}), or move the \
+             pair (l2relay set --carry)",
+            self.lane_name(lane),
+            rx.name.interface
+        )
     }
 
     fn no_place(&self, place: &Place) -> String {
