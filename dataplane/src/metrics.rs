@@ -8,6 +8,7 @@ use std::fmt::{Display, Write};
 use crate::{
     activity::FIRST_TURN_NS,
     snapshot::{LaneSnapshot, PortState, Snapshot},
+    stage::link::LinkSnapshot,
     stats::Reason,
 };
 
@@ -90,9 +91,98 @@ pub fn text(snapshot: &Snapshot, start_s: f64) -> String {
             out.sample(&[("lane", &lane.name), ("port", &lane.tx)], level(lane));
         }
     }
+    links(&mut out, snapshot);
     workers(&mut out, snapshot);
     out.text
 }
+
+/// What emulated links do, where there are any.
+fn links(out: &mut Exposition, snapshot: &Snapshot) {
+    let lanes: Vec<(&LaneSnapshot, &LinkSnapshot)> = snapshot
+        .lanes
+        .iter()
+        .filter_map(|lane| Some((lane, lane.link.as_ref()?)))
+        .collect();
+    if lanes.is_empty() {
+        return;
+    }
+    for (name, kind, help, value) in LINKS {
+        out.family(name, kind, help);
+        for (lane, link) in &lanes {
+            out.sample(&[("lane", &lane.name), ("port", &lane.tx)], value(link));
+        }
+    }
+    out.family(
+        "link_lateness_seconds",
+        "histogram",
+        "How late packets left the link.",
+    );
+    for (lane, link) in &lanes {
+        let late = &link.lateness;
+        // The snapshot's steps end at powers of two, among others: a quarter of those, from 1 us to 1 s, will do.
+        let below = |limit_ns: u64| -> u64 {
+            let steps = late
+                .buckets
+                .iter()
+                .filter(|[bound_ns, _]| *bound_ns < limit_ns);
+            steps.map(|[_, frames]| frames).sum()
+        };
+        let steps: Vec<(String, u64)> = (10..=30)
+            .step_by(2)
+            .map(|power| 1u64 << power)
+            .map(|limit_ns| ((limit_ns as f64 / 1e9).to_string(), below(limit_ns)))
+            .collect();
+        let labels = [("lane", lane.name.as_str()), ("port", &lane.tx)];
+        out.histogram(&labels, &steps, late.count, Some(late.sum_ns as f64 / 1e9));
+    }
+}
+
+/// A metric of links: name, type, help, value.
+type OfLink = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&LinkSnapshot) -> u64,
+);
+
+const LINKS: [OfLink; 6] = [
+    (
+        "link_marked_packets_total",
+        "counter",
+        "Packets that the link marked instead of dropping them.",
+        |link| link.marked,
+    ),
+    (
+        "link_corrupted_packets_total",
+        "counter",
+        "Packets in which the link turned a bit over.",
+        |link| link.corrupted,
+    ),
+    (
+        "link_reordered_packets_total",
+        "counter",
+        "Packets that overtook another on the link.",
+        |link| link.reordered,
+    ),
+    (
+        "link_queue_packets",
+        "gauge",
+        "Packets that wait for the link's rate.",
+        |link| link.queue_packets,
+    ),
+    (
+        "link_queue_bytes",
+        "gauge",
+        "Bytes that wait for the link's rate, as it counts them.",
+        |link| link.queue_bytes,
+    ),
+    (
+        "link_memory_bytes",
+        "gauge",
+        "Memory that the link uses, bookkeeping included.",
+        |link| link.memory_bytes,
+    ),
+];
 
 /// What workers do with their time.
 fn workers(out: &mut Exposition, snapshot: &Snapshot) {
@@ -122,7 +212,8 @@ fn workers(out: &mut Exposition, snapshot: &Snapshot) {
     );
     for (id, worker) in workers() {
         let limit = |at: usize| ((FIRST_TURN_NS << at) as f64 / 1e9).to_string();
-        out.buckets(id, &worker.turns, limit, Some(worker.busy_s));
+        let (steps, count) = up_to(&worker.turns, limit);
+        out.histogram(&[("worker", id)], &steps, count, Some(worker.busy_s));
     }
     out.family(
         "burst_frames",
@@ -130,13 +221,24 @@ fn workers(out: &mut Exposition, snapshot: &Snapshot) {
         "How many frames a lane's turn moved, of those that moved some.",
     );
     for (id, worker) in workers() {
-        out.buckets(
-            id,
-            &worker.bursts,
-            |at| ((2u64 << at) - 1).to_string(),
-            None,
-        );
+        let limit = |at: usize| ((2u64 << at) - 1).to_string();
+        let (steps, count) = up_to(&worker.bursts, limit);
+        out.histogram(&[("worker", id)], &steps, count, None);
     }
+}
+
+/// Counts of buckets as Prometheus wants them: of all up to a limit. The last bucket has none.
+fn up_to(buckets: &[u64], limit: impl Fn(usize) -> String) -> (Vec<(String, u64)>, u64) {
+    let bounded = buckets.len().saturating_sub(1);
+    let steps = buckets[..bounded].iter().scan(0, |total, count| {
+        *total += count;
+        Some(*total)
+    });
+    let steps = steps
+        .enumerate()
+        .map(|(at, total)| (limit(at), total))
+        .collect();
+    (steps, buckets.iter().sum())
 }
 
 /// A gauge of lanes: name, help, value.
@@ -236,29 +338,28 @@ impl Exposition {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// A worker's histogram; `limit` is the largest value of a bucket, but the last has none.
-    fn buckets(
+    /// A histogram: the limit of each step with the count of all up to it, the count of all, and their sum if it is known.
+    fn histogram(
         &mut self,
-        worker: &str,
-        counts: &[u64],
-        limit: impl Fn(usize) -> String,
+        labels: &[(&str, &str)],
+        steps: &[(String, u64)],
+        count: u64,
         sum: Option<f64>,
     ) {
         let name = self.name.clone();
-        let mut total = 0;
         self.name = format!("{name}_bucket");
-        for (at, count) in counts.iter().enumerate() {
-            total += count;
-            let last = at + 1 == counts.len();
-            let limit = if last { "+Inf".to_owned() } else { limit(at) };
-            self.sample(&[("worker", worker), ("le", &limit)], total);
+        let all = ("+Inf".to_owned(), count);
+        for (limit, below) in steps.iter().chain([&all]) {
+            let mut labels = labels.to_vec();
+            labels.push(("le", limit));
+            self.sample(&labels, below);
         }
         if let Some(sum) = sum {
             self.name = format!("{name}_sum");
-            self.sample(&[("worker", worker)], sum);
+            self.sample(labels, sum);
         }
         self.name = format!("{name}_count");
-        self.sample(&[("worker", worker)], total);
+        self.sample(labels, count);
         self.name = name;
     }
 
@@ -291,6 +392,7 @@ mod tests {
     use super::*;
     use crate::{
         snapshot::WorkerSnapshot,
+        stage::link::LatenessSnapshot,
         stats::{Levels, Tally},
     };
 
@@ -311,7 +413,23 @@ mod tests {
             pool_size: 40,
             tx_room: 50,
         };
-        let lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally, levels);
+        let mut lane = LaneSnapshot::new("a>b".into(), "a".into(), "b".into(), tally, levels);
+        lane.link = Some(LinkSnapshot {
+            marked: 60,
+            queue_bytes: 70,
+            lateness: LatenessSnapshot {
+                count: 9,
+                sum_ns: 3_000_000,
+                buckets: vec![[255, 4], [1023, 1], [1087, 2], [u64::MAX, 2]],
+                ..LatenessSnapshot::default()
+            },
+            settings: String::new(),
+            seed: 0,
+            corrupted: 0,
+            reordered: 0,
+            queue_packets: 0,
+            memory_bytes: 0,
+        });
         let worker = WorkerSnapshot {
             busy_s: 1.5,
             asleep_s: 7.5,
@@ -349,6 +467,12 @@ mod tests {
             "l2relay_dropped_packets_total{lane=\"a>b\",port=\"b\",reason=\"stopped\"} 0",
             "l2relay_pool_used_buffers{lane=\"a>b\",port=\"b\"} 30",
             "l2relay_tx_room_frames{lane=\"a>b\",port=\"b\"} 50",
+            "l2relay_link_marked_packets_total{lane=\"a>b\",port=\"b\"} 60",
+            "l2relay_link_queue_bytes{lane=\"a>b\",port=\"b\"} 70",
+            "l2relay_link_lateness_seconds_bucket{lane=\"a>b\",port=\"b\",le=\"0.000001024\"} 5",
+            "l2relay_link_lateness_seconds_bucket{lane=\"a>b\",port=\"b\",le=\"0.000004096\"} 7",
+            "l2relay_link_lateness_seconds_bucket{lane=\"a>b\",port=\"b\",le=\"+Inf\"} 9",
+            "l2relay_link_lateness_seconds_sum{lane=\"a>b\",port=\"b\"} 0.003",
             "l2relay_worker_seconds_total{worker=\"0\",state=\"asleep\"} 7.5",
             "l2relay_turn_seconds_bucket{worker=\"0\",le=\"0.000000256\"} 2",
             "l2relay_turn_seconds_bucket{worker=\"0\",le=\"+Inf\"} 9",
