@@ -75,6 +75,9 @@ const TESTPMD_ANY: &[&str] = &[
 /// Those of them on af_xdp.
 const TESTPMD_XDP: &[&str] = &["testpmd-xdp", "testpmd-xdp-txoff"];
 
+/// The one whose frames stay in the kernel, with one pair.
+const KERNEL: &[&str] = &["l2relay-kernel"];
+
 /// The way of l2relay that merges what it can.
 const MERGED: &str = "l2relay-coalesce";
 
