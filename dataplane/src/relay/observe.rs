@@ -18,11 +18,12 @@
 //! ```
 
 use std::{
+    fmt,
     sync::{Mutex, Weak},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use super::{Inner, LaneInfo, Relay, lock};
+use super::{Inner, LaneInfo, Pair, Relay, lock};
 use crate::{
     capture::refused,
     control::{protocol::CaptureRequest, server::Answer},
@@ -58,11 +59,31 @@ pub struct Observation {
     epoch_ns: u64,
 }
 
+/// Why a lane has no tap any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Stopped,
+    Closed,
+    Kernel,
+    Removed,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stopped => "the relay was stopped",
+            Self::Closed => "the pair was closed",
+            Self::Kernel => "the pair is carried in the kernel now",
+            Self::Removed => "the pair was removed",
+        })
+    }
+}
+
 impl Relay {
     /// Puts taps into lanes, and waits until they are there. They share the room for copies. At a port, [`Point::Before`] is what it receives and [`Point::After`] what leaves by it.
     ///
     /// # Errors
-    /// [`Error::Config`]: there is no such port or lane, or it carries its frames in the kernel.
+    /// [`Error::Config`]: there is no such port or lane, its pair is closed, or the kernel carries its frames.
     pub fn observe(
         &self,
         place: &Place,
@@ -77,7 +98,7 @@ impl Relay {
         // Of several places, those that can be looked at.
         let (unseen, chosen): (Vec<_>, Vec<_>) = chosen
             .into_iter()
-            .partition(|(lane, _)| inner.in_kernel(*lane));
+            .partition(|(lane, _)| inner.is_closed(*lane) || inner.in_kernel(*lane));
         if let ([(lane, _), ..], []) = (&unseen[..], &chosen[..]) {
             return Err(Error::Config(vec![inner.not_observed(*lane)]));
         }
@@ -176,9 +197,37 @@ impl Inner {
             .collect()
     }
 
+    fn pair_of(&self, lane: LaneId) -> Option<&Pair> {
+        self.pairs.iter().find(|pair| pair.lanes.contains(&lane))
+    }
+
+    /// Whether the lane's pair is closed by order.
+    fn is_closed(&self, lane: LaneId) -> bool {
+        self.pair_of(lane).is_some_and(|pair| pair.down)
+    }
+
+    /// Why a lane has no tap any more.
+    fn fate(&self, lane: LaneId) -> Fate {
+        match self.pair_of(lane) {
+            _ if self.stopping => Fate::Stopped,
+            Some(pair) if pair.down => Fate::Closed,
+            Some(pair) if pair.kernel.is_some() => Fate::Kernel,
+            _ => Fate::Removed,
+        }
+    }
+
     fn not_observed(&self, lane: LaneId) -> String {
+        let closed = self.is_closed(lane);
         let lane = &self.lanes[lane];
-        let rx = &self.ports[lane.rx];
+        let [rx, tx] = [lane.rx, lane.tx].map(|id| &self.ports[id]);
+        if closed {
+            return format!(
+                "{} is closed: open its pair first (l2relay set --up {},{})",
+                self.lane_name(lane),
+                rx.name,
+                tx.name
+            );
+        }
         format!(
             "{} is carried in the kernel, where no lane copies frames: look at the port itself (tcpdump -i {}), or move the \
              pair (l2relay set --carry)",
@@ -235,6 +284,12 @@ impl Observation {
     /// Whether the tap is gone: detached, or the lane or the relay with it. What it copied before can still be taken.
     pub fn is_abandoned(&self) -> bool {
         self.observer.is_abandoned()
+    }
+
+    /// Why the tap is gone, if it is.
+    pub(crate) fn fate(&self) -> Fate {
+        let relay = self.relay.upgrade();
+        relay.map_or(Fate::Stopped, |inner| lock(&inner).fate(self.lane))
     }
 
     /// Takes the tap out of its lane. The counts are final then, and what was copied can still be taken.
