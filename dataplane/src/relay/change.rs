@@ -47,6 +47,8 @@ impl Relay {
 
 impl Inner {
     pub(super) fn apply(&mut self, new: Config) -> Result<Vec<String>> {
+        // What is opened anew counts from now.
+        self.refresh_drops();
         let running: Vec<(PortName, Interface)> = self
             .ports
             .iter()
