@@ -183,6 +183,7 @@ impl Inner {
             return;
         };
         self.close_ways(at);
+        self.look_away(at);
         let pair = self.pairs.remove(at);
         for id in pair.lanes {
             // Given back finished, and dropped: that closes its ports.
@@ -227,6 +228,9 @@ impl Inner {
         let state = if down { "down" } else { "up" };
         if self.pairs[at].down != down {
             self.pairs[at].down = down;
+            if down {
+                self.look_away(at);
+            }
             self.reopen(at);
             if let Some(trouble) = &self.pairs[at].trouble {
                 return Err(Error::Config(vec![trouble.clone()]));
