@@ -120,7 +120,11 @@ impl Gate {
         if self.shared {
             self.socket.reject(Reject::Outgoing)
         } else {
-            self.socket.unfilter()
+            match self.socket.unfilter() {
+                // It had none: programs at XDP need no gate.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                result => result,
+            }
         }
     }
 }
