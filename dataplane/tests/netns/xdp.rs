@@ -359,7 +359,10 @@ fn a_deleted_interface_that_returns_forwards_again() {
             return;
         };
         let net = &chain.net;
-        let mut relay = Relay::start(net, "relay", run);
+        // One arena: glibc reserves another 64 MiB of addresses for each thread that it finds allocating beside others (malloc/arena.c).
+        let wrapper = ["env", "MALLOC_ARENA_MAX=1"];
+        let mut relay = Relay::launch(net, "relay", &wrapper, run);
+        relay.wait_ready();
         let ping = || {
             net.try_sh("client", "ping -n -c 1 -W 1 10.9.0.2")
                 .status
