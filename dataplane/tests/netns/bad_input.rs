@@ -144,10 +144,6 @@ fn values_that_mean_nothing() {
             &["not an ordinary file"],
         ),
         (&["--link", "r0>r1 rate 10gbit delay 1s"], &["in flight"]),
-        (
-            &["--link", "r0>r1 delay 1ms", "--queues", "2"],
-            &["leave out --queues"],
-        ),
         (&["--stats-interval", "nan"], &["nan", "seconds"]),
     ];
     for (args, texts) in cases {
