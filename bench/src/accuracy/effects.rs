@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::Bench;
 use super::line::late_us;
-use super::stream::{Arrival, PORT, Spec, stream};
+use super::stream::{Arrival, PORT, Spec};
 use crate::transit::Stamps;
 
 impl Bench<'_> {
@@ -62,7 +62,7 @@ impl Bench<'_> {
         let line = self.line(&format!("delay {DELAY_US}us"))?;
         let (client, server) = (&line.topology.client, &line.topology.server);
         let stamps = Stamps::attach(self.run, client, server, PORT)?;
-        stream(self.run, &line.topology, self.spec(10_000, 200))?;
+        self.stream(&line.topology, self.spec(10_000, 200))?;
         let times = stamps.read()?;
         let lane = line.stop()?;
         for (share, name, goal) in [(0.5, "p50_ns", None), (0.99, "p99_ns", Some(50.0))] {

@@ -10,6 +10,7 @@ use super::Bench;
 use super::stream::{Arrival, Spec, stream};
 use crate::process::{Process, Program};
 use crate::run::Run;
+use crate::sys::place;
 use crate::topology::{Shape, Topology};
 
 /// A relay that forwards from client to server through one link. Ends when dropped.
@@ -74,7 +75,7 @@ impl Bench<'_> {
     /// A stream through a link; gives what arrived, and the relay's last statistics of that lane.
     pub(super) fn through(&self, link: &str, spec: Spec) -> Result<(Vec<Arrival>, Value)> {
         let line = self.line(link)?;
-        let arrivals = stream(self.run, &line.topology, spec)?;
+        let arrivals = self.stream(&line.topology, spec)?;
         Ok((arrivals, line.stop()?))
     }
 
@@ -87,7 +88,12 @@ impl Bench<'_> {
             .args(tbf.split(' '))
             .within(&topology.client.namespace)
             .run(self.run, Duration::from_secs(5))?;
-        stream(self.run, &topology, spec)
+        self.stream(&topology, spec)
+    }
+
+    /// A stream from client to server, both on their CPU.
+    pub(super) fn stream(&self, topology: &Topology, spec: Spec) -> Result<Vec<Arrival>> {
+        place::pinned(self.flags.host_cpu, || stream(self.run, topology, spec))
     }
 
     pub(super) fn spec(&self, per_second: u32, frame: usize) -> Spec {

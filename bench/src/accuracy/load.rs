@@ -11,7 +11,7 @@ use super::Bench;
 use super::line::{last, late_us};
 use super::stream::PORT;
 use crate::count::{Counter, Counts, Spec, Verdict};
-use crate::sys::udp;
+use crate::sys::{place, udp};
 use crate::topology::{Namespaces, enter, ip, quiet_ipv6};
 
 /// Bytes of a frame of full size, and of the payload of a datagram in it.
@@ -51,27 +51,26 @@ impl Bench<'_> {
             udp::segment(&socket, PAYLOAD).context("UDP segmentation offload")?;
             let bytes = vec![0; SEGMENTS * usize::from(PAYLOAD)];
             let gap = (SEGMENTS * FRAME * 8) as f64 / (GIGABIT * share);
-            let (start, end) = (Instant::now(), f64::from(self.flags.seconds));
-            let mut sent = 0u64;
-            // What arrives in the middle: after the first second, before the last half.
-            let mut middle: [Option<(f64, Counts)>; 2] = [None; 2];
-            while sent as f64 * gap < end {
-                let now = loop {
-                    let now = start.elapsed().as_secs_f64();
-                    if now >= sent as f64 * gap {
-                        break now;
+            let seconds = f64::from(self.flags.seconds);
+            let (sent, middle) = place::pinned(self.flags.host_cpu, || {
+                let (start, mut sent) = (Instant::now(), 0u64);
+                // What arrives in the middle: after the first second, before the last half.
+                let mut middle: [Option<(f64, Counts)>; 2] = [None; 2];
+                while sent as f64 * gap < seconds {
+                    while start.elapsed().as_secs_f64() < sent as f64 * gap {
+                        std::hint::spin_loop();
                     }
-                    std::hint::spin_loop();
-                };
-                for (at, place) in [1.0, end - 0.5].into_iter().zip(&mut middle) {
-                    if now >= at && place.is_none() {
-                        self.run.check()?;
-                        *place = Some((start.elapsed().as_secs_f64(), counter.read()?));
+                    for (at, place) in [1.0, seconds - 0.5].into_iter().zip(&mut middle) {
+                        if start.elapsed().as_secs_f64() >= at && place.is_none() {
+                            self.run.check()?;
+                            *place = Some((start.elapsed().as_secs_f64(), counter.read()?));
+                        }
                     }
+                    socket.send_to(&bytes, to).context("sending")?;
+                    sent += 1;
                 }
-                socket.send_to(&bytes, to).context("sending")?;
-                sent += 1;
-            }
+                Ok((sent, middle))
+            })?;
             self.run.sleep(Duration::from_millis(300))?;
             let (sent, arrived) = (sent * SEGMENTS as u64, counter.read()?.packets);
             drop(counter);
@@ -162,17 +161,19 @@ impl Bench<'_> {
 
         let gap = Duration::from_secs(1) / PPS / sockets.len() as u32;
         let count = (PPS * self.flags.seconds) as usize * sockets.len();
-        let (start, payload) = (Instant::now(), [0; 158]);
-        for (number, socket) in (0..count).zip(sockets.iter().cycle()) {
-            while start.elapsed() < gap * number as u32 {
-                std::hint::spin_loop();
+        let took = place::pinned(self.flags.host_cpu, || {
+            let (start, payload) = (Instant::now(), [0; 158]);
+            for (number, socket) in (0..count).zip(sockets.iter().cycle()) {
+                while start.elapsed() < gap * number as u32 {
+                    std::hint::spin_loop();
+                }
+                if number % 4096 == 0 {
+                    self.run.check()?;
+                }
+                socket.send(&payload).context("sending")?;
             }
-            if number % 4096 == 0 {
-                self.run.check()?;
-            }
-            socket.send(&payload).context("sending")?;
-        }
-        let took = start.elapsed().as_secs_f64();
+            Ok(start.elapsed().as_secs_f64())
+        })?;
         self.run.sleep(Duration::from_millis(200))?;
         let snapshot = last(relay)?;
         let lanes = snapshot["lanes"].as_array().context("no lanes")?;

@@ -20,7 +20,6 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::run::Run;
 use crate::say;
-use crate::sys::place;
 
 /// Delay, rate, loss, jitter, queue and steps of emulated links, measured at both ends.
 #[derive(Args, Clone, Debug)]
@@ -111,8 +110,6 @@ pub(crate) fn accuracy(run: &Run, flags: &Flags) -> Result<bool> {
         flags.host_cpu != flags.relay_cpu,
         "--host-cpu and --relay-cpu are the same: the relay needs a CPU of its own, or its lateness is the host's"
     );
-    // Sender and receiver are threads of this program.
-    place::pin(flags.host_cpu)?;
     let machine = Machine::facts(run, &program)?;
     let mut bench = Bench {
         run,

@@ -64,7 +64,7 @@ pub(super) fn keys() -> String {
     let _ = write!(
         keys,
         "<span>├─┤ one standard deviation</span><span>◆ Mathis</span><span>● PFTK</span>\
-         <span><i style=\"background:#f3e3b5\"></i>goal for Reno and CUBIC at 5 %: {low:.0} to {high:.0}</span></div>\n"
+         <span><i style=\"background:#f3e3b5\"></i>goal for Reno and CUBIC at 5 %: {low:.0} to {high:.0}</span></div>"
     );
     keys
 }

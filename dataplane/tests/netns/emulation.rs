@@ -153,6 +153,7 @@ fn a_rate_holds_with_the_hosts_own_offloads() {
     let mut server = net
         .command("server", "iperf3")
         .args(["-s", "-1"])
+        .stdout(std::process::Stdio::null())
         .spawn()
         .expect("iperf3 runs");
     let listens = || net.sh("server", "ss -Hltn sport = 5201").contains("5201");
