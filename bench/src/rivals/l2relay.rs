@@ -11,51 +11,72 @@ use crate::run::Run;
 use crate::topology::Topology;
 
 /// Every way: the arguments of `l2relay run`.
-pub(super) const ALL: [L2relay; 9] = [
+pub(super) const ALL: [L2relay; 11] = [
     L2relay {
         name: "l2relay",
         about: "l2relay with its defaults (adaptive idle)",
         args: "",
+        idle_pairs: 0,
     },
     L2relay {
         name: "l2relay-spin",
         about: "l2relay that never sleeps (--idle spin)",
         args: "--idle spin",
+        idle_pairs: 0,
     },
     L2relay {
         name: "l2relay-macswap",
         about: "the same, MAC addresses swapped",
         args: "--idle spin --mac swap",
+        idle_pairs: 0,
     },
     L2relay {
         name: "l2relay-xdp",
         about: "l2relay on AF_XDP, native, spinning",
         args: "--idle spin --backend xdp --xdp-mode native",
+        idle_pairs: 0,
     },
     L2relay {
         name: "l2relay-xdp-macswap",
         about: "the same, MAC addresses swapped",
         args: "--idle spin --backend xdp --xdp-mode native --mac swap",
+        idle_pairs: 0,
     },
     L2relay {
         name: "l2relay-xdp-generic",
         about: "l2relay on AF_XDP, generic, spinning",
         args: "--idle spin --backend xdp --xdp-mode generic",
+        idle_pairs: 0,
     },
     L2relay {
         name: "l2relay-xdp-packet",
         about: "l2relay that receives by AF_XDP and sends by AF_PACKET, each frame alone, spinning",
         args: "--idle spin --rx xdp --tx packet --coalesce off",
+        idle_pairs: 0,
     },
     L2relay {
         name: "l2relay-coalesce",
         about: "the same, frames of a flow merged",
         args: "--idle spin --rx xdp --tx packet --coalesce on",
+        idle_pairs: 0,
     },
     L2relay {
         name: "l2relay-kernel",
         about: "l2relay whose frames stay in the kernel (at tc, on the sender's CPU, as the bridge)",
         args: "--backend kernel",
+        idle_pairs: 0,
+    },
+    L2relay {
+        name: "l2relay-kernel-xdp",
+        about: "the same at XDP (GRO on at the hosts, which take no XDP frames without)",
+        args: "--backend kernel --kernel-hook xdp",
+        idle_pairs: 0,
+    },
+    L2relay {
+        name: "l2relay-kernel-64",
+        about: "l2relay-kernel, with 63 more pairs that have nothing to do",
+        args: "--backend kernel",
+        idle_pairs: 63,
     },
 ];
 
@@ -64,6 +85,8 @@ pub(super) struct L2relay {
     name: &'static str,
     about: &'static str,
     args: &'static str,
+    /// Further pairs, of interfaces that nobody uses.
+    idle_pairs: usize,
 }
 
 impl Rival for L2relay {
@@ -101,7 +124,11 @@ impl Rival for L2relay {
             .args(["run", how, &ports, "--json", "--cores"])
             .arg(setup.relay_cpu)
             .args(self.args.split_whitespace())
+            .args(topology.idle_pairs(run, self.idle_pairs)?)
             .args(setup.l2relay_args.iter().cloned());
+        if self.args.contains("--kernel-hook xdp") {
+            topology.poll(run)?;
+        }
         let mut running = start_l2relay(run, &relay)?;
         if site.containers.is_some() {
             let name = container::relay_of(&site.namespace);

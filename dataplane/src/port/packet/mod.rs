@@ -7,12 +7,14 @@
 mod rx;
 mod stamps;
 mod tx;
+mod watch;
 
 use std::{io, os::fd::BorrowedFd, sync::Arc};
 
 pub(crate) use rx::Gate;
 pub use rx::PacketRx;
 pub use tx::PacketTx;
+pub(crate) use watch::watch;
 
 use super::Link;
 use crate::{

@@ -9,7 +9,7 @@
 //! can't be carried: in native mode the kernel makes none (veth then switches segmentation offload off at the peer), in
 //! generic mode those longer than the MTU are counted `gso_unsupported`.
 
-mod program;
+pub(crate) mod program;
 mod rx;
 mod tx;
 
