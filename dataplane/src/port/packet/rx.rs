@@ -85,7 +85,7 @@ impl PacketRx {
         Ok(Self {
             socket,
             ring,
-            stamps: true,
+            stamps: Some(Stamps::new()),
             empty_ns: 0,
         })
     }
