@@ -135,6 +135,9 @@ impl Inner {
     /// Takes the programs of a pair off, and attaches them anew unless it is to be closed. Counts go on.
     pub(super) fn reopen_kernel(&mut self, pair: usize, closed: bool) -> Result<Option<String>> {
         self.close_ways(pair);
+        if self.pairs[pair].down {
+            self.look_away(pair);
+        }
         if closed {
             return Ok(None);
         }

@@ -378,6 +378,14 @@ fn a_port_in_the_kernel_is_looked_at_while_the_kernel_carries() {
 
     let words = ["set", "--name", &name, "--carry", "r0,r1=kernel"];
     assert!(attempt(net, "relay", &[], &words).status.success());
+    // A pair that is closed carries nothing, whatever comes to its ports.
+    let capture = Capture::start(net, &name, &["--port", "r0", "-w", file.path()]);
+    for state in ["--down", "--up"] {
+        let words = ["set", "--name", &name, state, "r0,r1"];
+        assert!(attempt(net, "relay", &[], &words).status.success());
+    }
+    let (status, _, said) = capture.result();
+    assert!(status == 0 && said.contains("frames captured"), "{said}");
     assert!(eventually(PATIENCE, || relay.descriptors_and_threads() == before));
     relay.stop(Signal::Term);
 }
