@@ -26,6 +26,7 @@ mod slots;
 use std::{
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -40,8 +41,9 @@ use crate::{
     interface::Interface,
     join::{self, Halves, Joined, Pages},
     lane::Lane,
+    memory::FramePool,
     port::{
-        Link,
+        Link, RxQueue, TxQueue,
         kernel::{End, takes_none},
         packet,
     },
@@ -49,7 +51,7 @@ use crate::{
     stage::{
         Stage,
         filter::{StormGuard, UnicastOnly},
-        link::{Link as LinkStage, LinkHandle},
+        link::{Link as LinkStage, LinkHandle, LinkSnapshot},
         mac::Rewrite,
     },
     stats::{Counters, Tally},
@@ -144,8 +146,9 @@ struct LaneInfo {
     /// What was counted by what carried it before.
     before: Tally,
     link: Option<LinkHandle>,
-    /// What it had counted when counting began anew.
+    /// What it and its link had counted when counting began anew.
     base: Tally,
+    link_base: Option<LinkSnapshot>,
 }
 
 impl Relay {
@@ -226,6 +229,21 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// Closes what lanes had, side by side: for each packet socket the kernel waits until no CPU can still be in it (net/packet/af_packet.c,
+/// packet_release: synchronize_net), which takes tens of milliseconds, however many wait.
+fn close(queues: impl Iterator<Item = (Box<dyn RxQueue>, Box<dyn TxQueue>, FramePool)>) {
+    // What lies in the pools is given back last: until then the kernel may use it.
+    let mut pools = Vec::new();
+    thread::scope(|scope| {
+        for (rx, tx, pool) in queues {
+            pools.push(pool);
+            // Without a thread it is closed here.
+            let _ = thread::Builder::new().spawn_scoped(scope, move || drop(rx));
+            let _ = thread::Builder::new().spawn_scoped(scope, move || drop(tx));
+        }
+    });
 }
 
 /// A panic of another thread must not take the statistics with it.
@@ -405,7 +423,7 @@ impl Inner {
                 from, to, queue, ..
             } = halves;
             let gate = halves.gate.take().map(|gate| (from, gate));
-            let lane = self.lane(halves);
+            let lane = self.lane(halves, None);
             let id = self.lane_id(pair, from, to, queue);
             self.lanes[id].counters = Arc::clone(lane.counters());
             self.lanes[id].link = lane.links().pop();
@@ -431,6 +449,7 @@ impl Inner {
             link: None,
             before: Tally::default(),
             base: Tally::default(),
+            link_base: None,
         });
         self.pairs[pair].lanes.push(id);
         id
@@ -515,7 +534,7 @@ impl Inner {
         // everything: a queue of the port that is left can't be bound again before.
         let taken = ids.iter().flat_map(|&id| self.worker(id).remove(vec![id]));
         let mut lanes: Vec<_> = taken.collect();
-        lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
+        close(lanes.iter_mut().map(|(_, lane)| lane.vacate()));
         if self.pairs[pair].down {
             // Captures wait for an interface, but not for an order to open the pair: they are told.
             lanes.iter_mut().for_each(|(_, lane)| lane.remove_taps());
@@ -537,7 +556,7 @@ impl Inner {
                     (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
                 });
                 if let Some((id, lane)) = lane {
-                    lane.renew(self.lane(new));
+                    lane.renew(self.lane(new, self.lanes[*id].link.as_ref()));
                     self.lanes[*id].link = lane.links().pop();
                 }
             }
@@ -553,9 +572,9 @@ impl Inner {
         &self.workers[self.lanes[lane].worker]
     }
 
-    /// A lane of these halves.
-    fn lane(&self, halves: Halves) -> Lane {
-        let stages = self.stages(halves.from, halves.to);
+    /// A lane of these halves. `link`: the one that it had before.
+    fn lane(&self, halves: Halves, link: Option<&LinkHandle>) -> Lane {
+        let stages = self.stages(halves.from, halves.to, link);
         let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
         if halves.kinds == Kinds::default() {
             return lane;
@@ -565,12 +584,15 @@ impl Inner {
     }
 
     /// What happens to frames of a lane.
-    fn stages(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
+    fn stages(&self, rx: usize, tx: usize, before: Option<&LinkHandle>) -> Vec<Box<dyn Stage>> {
         let mut stages = self.edits(rx, tx);
         let (from, to) = (&self.ports[rx].name, &self.ports[tx].name);
         if let Some(link) = self.config.link(from, to) {
-            let link = LinkStage::new(link.settings.clone(), &format!("{from}>{to}"));
-            stages.push(Box::new(link));
+            let (settings, name) = (link.settings.clone(), format!("{from}>{to}"));
+            stages.push(Box::new(match before {
+                Some(before) => LinkStage::resume(before, settings, &name),
+                None => LinkStage::new(settings, &name),
+            }));
         }
         stages
     }
@@ -627,6 +649,7 @@ impl Inner {
         self.counted_from = Instant::now();
         for (_, lane) in self.lanes.iter_mut() {
             lane.base = lane.tally().baseline();
+            lane.link_base = lane.link.as_ref().map(LinkHandle::snapshot);
         }
         for (_, port) in self.ports.iter_mut() {
             port.drops.reset();
@@ -652,7 +675,11 @@ impl Inner {
                 lane.tally().since(&lane.base),
                 lane.counters.levels(),
             );
-            snapshot.link = lane.link.as_ref().map(LinkHandle::snapshot);
+            let link = lane.link.as_ref().map(LinkHandle::snapshot);
+            snapshot.link = link.map(|link| match &lane.link_base {
+                Some(base) => link.since(base),
+                None => link,
+            });
             snapshot
         };
         let worker = |(at, worker): (usize, &Worker)| {

@@ -62,10 +62,11 @@ impl Inner {
 
         self.change_workers(&old, &mut done)?;
         // What has another number of lanes is another pair.
-        let goes = |pair: &[PortName; 2]| {
-            !self.config.pairs.contains(pair) || old.queues != self.config.queues
+        let goes = |pair @ [a, b]: &&[PortName; 2]| {
+            let lanes = |config: &Config| [config.lanes(a, b), config.lanes(b, a)];
+            !self.config.pairs.contains(pair) || lanes(&old) != lanes(&self.config)
         };
-        let gone: Vec<_> = old.pairs.iter().filter(|pair| goes(pair)).collect();
+        let gone: Vec<_> = old.pairs.iter().filter(goes).collect();
         let comes = |pair: &&[PortName; 2]| gone.contains(pair) || !old.pairs.contains(pair);
         let comes: Vec<_> = self.config.pairs.iter().filter(comes).cloned().collect();
         for names in &gone {
@@ -228,9 +229,6 @@ impl Inner {
         let state = if down { "down" } else { "up" };
         if self.pairs[at].down != down {
             self.pairs[at].down = down;
-            if down {
-                self.look_away(at);
-            }
             self.reopen(at);
             if let Some(trouble) = &self.pairs[at].trouble {
                 return Err(Error::Config(vec![trouble.clone()]));
