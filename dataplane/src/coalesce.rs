@@ -94,6 +94,8 @@ pub const MAX_DATAGRAMS: u32 = 64;
 const JUDGED: usize = 32;
 /// Most bursts between two trials. At the deepest, under the fastest flood, that is a tenth of a second.
 const LONGEST_PAUSE: u32 = 32;
+/// How many frames ahead memory is asked for: of a deep burst, the first frames have left the cache before they are read again.
+const AHEAD: usize = 8;
 /// Most bytes of an IP packet, and most of an IPv6 payload.
 const MAX_PACKET: usize = 0xffff;
 
@@ -142,9 +144,14 @@ impl Coalescer {
         }
         let max_frame = self.link.mtu() + ethernet::HEADER_LEN;
         self.table.begin(burst.len());
-        for frame in burst.drain() {
+        let mut frames = burst.drain();
+        while let Some(frame) = frames.next() {
+            if let Some(later) = frames.as_slice().get(AHEAD) {
+                turn.pool.fetch(later);
+            }
             self.add(frame, max_frame, turn);
         }
+        drop(frames);
         for group in self.groups.drain(..) {
             group.close(&self.out, turn);
         }

@@ -11,51 +11,72 @@ use crate::run::Run;
 use crate::topology::Topology;
 
 /// Every way: the arguments of `l2relay run`.
-pub(super) const ALL: [L2relay; 9] = [
+pub(super) const ALL: [L2relay; 11] = [
     L2relay {
         name: "l2relay",
         about: "l2relay with its defaults (adaptive idle)",
         args: "",
+        kernel_merges: false,
     },
     L2relay {
         name: "l2relay-spin",
         about: "l2relay that never sleeps (--idle spin)",
         args: "--idle spin",
+        kernel_merges: false,
+    },
+    L2relay {
+        name: "l2relay-single",
+        about: "the same, each frame sent alone (--coalesce off)",
+        args: "--idle spin --coalesce off",
+        kernel_merges: false,
+    },
+    L2relay {
+        name: "l2relay-gro",
+        about: "l2relay-spin, with the kernel's GRO merging UDP at its ports",
+        args: "--idle spin",
+        kernel_merges: true,
     },
     L2relay {
         name: "l2relay-macswap",
         about: "the same, MAC addresses swapped",
         args: "--idle spin --mac swap",
+        kernel_merges: false,
     },
     L2relay {
         name: "l2relay-xdp",
         about: "l2relay on AF_XDP, native, spinning",
         args: "--idle spin --backend xdp --xdp-mode native",
+        kernel_merges: false,
     },
     L2relay {
         name: "l2relay-xdp-macswap",
         about: "the same, MAC addresses swapped",
         args: "--idle spin --backend xdp --xdp-mode native --mac swap",
+        kernel_merges: false,
     },
     L2relay {
         name: "l2relay-xdp-generic",
         about: "l2relay on AF_XDP, generic, spinning",
         args: "--idle spin --backend xdp --xdp-mode generic",
+        kernel_merges: false,
     },
     L2relay {
         name: "l2relay-xdp-packet",
         about: "l2relay that receives by AF_XDP and sends by AF_PACKET, each frame alone, spinning",
         args: "--idle spin --rx xdp --tx packet --coalesce off",
+        kernel_merges: false,
     },
     L2relay {
         name: "l2relay-coalesce",
         about: "the same, frames of a flow merged",
         args: "--idle spin --rx xdp --tx packet --coalesce on",
+        kernel_merges: false,
     },
     L2relay {
         name: "l2relay-kernel",
         about: "l2relay whose frames stay in the kernel (at tc, on the sender's CPU, as the bridge)",
         args: "--backend kernel",
+        kernel_merges: false,
     },
 ];
 
@@ -64,6 +85,8 @@ pub(super) struct L2relay {
     name: &'static str,
     about: &'static str,
     args: &'static str,
+    /// Whether the kernel's GRO is told to merge at the relay's ports (`rx-udp-gro-forwarding`), which is off by default.
+    kernel_merges: bool,
 }
 
 impl Rival for L2relay {
@@ -102,6 +125,12 @@ impl Rival for L2relay {
             .arg(setup.relay_cpu)
             .args(self.args.split_whitespace())
             .args(setup.l2relay_args.iter().cloned());
+        for port in site.ports.iter().filter(|_| self.kernel_merges) {
+            Program::new("ethtool")
+                .args(["-K", port, "gro", "on", "rx-udp-gro-forwarding", "on"])
+                .within(&site.namespace)
+                .run(run, START)?;
+        }
         let mut running = start_l2relay(run, &relay)?;
         if site.containers.is_some() {
             let name = container::relay_of(&site.namespace);
