@@ -198,6 +198,36 @@ impl Topology {
         Ok(())
     }
 
+    /// Makes so many pairs of ports in the relay's namespace, each with a cable to nobody; gives the arguments that name them.
+    pub(crate) fn idle_pairs(&self, run: &Run, count: usize) -> Result<Vec<String>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let (mut script, mut args) = (String::new(), Vec::new());
+        for at in 0..count {
+            for port in ["a", "b"].map(|end| format!("{end}{at}")) {
+                let _ = writeln!(
+                    script,
+                    "link add {port} type veth peer name {port}x\nlink set {port} up\nlink set {port}x up"
+                );
+            }
+            args.extend(["--pair".into(), format!("a{at},b{at}")]);
+        }
+        ip(run, Some(&self.site()?.namespace), script)?;
+        Ok(args)
+    }
+
+    /// Has the hosts poll their interfaces, which frames need that XDP redirects to them: GRO on.
+    pub(crate) fn poll(&self, run: &Run) -> Result<()> {
+        for host in self.hosts() {
+            Program::new("ethtool")
+                .args(["-K", host.interface, "gro", "on"])
+                .within(&host.namespace)
+                .run(run, SETUP)?;
+        }
+        Ok(())
+    }
+
     fn lay(&self, run: &Run, shape: Shape) -> Result<()> {
         let (c, s) = (&self.client.namespace, &self.server.namespace);
         let r = || self.relay.as_ref().map_or("", |site| &site.namespace);

@@ -40,7 +40,11 @@ use crate::{
     interface::Interface,
     join::{self, Halves, Joined, Pages},
     lane::Lane,
-    port::{Link, packet},
+    port::{
+        Link,
+        kernel::{End, takes_none},
+        packet,
+    },
     snapshot::{LaneSnapshot, PortState, Snapshot, WorkerSnapshot},
     stage::{
         Stage,
@@ -79,6 +83,8 @@ pub(crate) struct Inner {
     pairs: Vec<Pair>,
     lanes: Slots<LaneInfo>,
     workers: Vec<Worker>,
+    /// Who looks on at ports of pairs that the kernel carries.
+    looking: Vec<observe::Looking>,
     /// What the workers had done when counting began anew.
     activity_base: Vec<Activity>,
     /// What kind of pages frames lie on.
@@ -158,6 +164,7 @@ impl Relay {
             pairs: Vec::new(),
             lanes: Slots::new(),
             workers: Vec::new(),
+            looking: Vec::new(),
             activity_base: Vec::new(),
             pages: Pages::default(),
             epoch,
@@ -207,6 +214,7 @@ impl Relay {
             self.captures.stop();
             let mut inner = lock(&self.inner);
             inner.propagate();
+            inner.looking.clear();
             inner.close_kernel();
             inner.stop_workers();
             drop(inner);
@@ -247,6 +255,28 @@ impl Port {
             (true, _) => PortState::Gone,
             (false, true) => PortState::Up,
             (false, false) => PortState::Down,
+        }
+    }
+
+    /// So many frames were sent by it, and never reached its driver.
+    fn lose(&mut self, vanished: u64) {
+        if vanished == 0 {
+            return;
+        }
+        self.drops.add(vanished);
+        let reason = takes_none(&self.end()).unwrap_or_else(|| "it was not up".into());
+        tracing::warn!(
+            "{}: {vanished} frames were redirected to it and lost: {reason}",
+            self.name
+        );
+    }
+
+    /// As the kernel's programs see it.
+    fn end(&self) -> End<'_> {
+        End {
+            netns: self.name.netns.as_deref(),
+            interface: &self.interface,
+            up: self.state() == PortState::Up,
         }
     }
 
@@ -603,6 +633,7 @@ impl Inner {
 
     fn snapshot(&mut self, last: bool) -> Snapshot {
         self.refresh();
+        self.refresh_vanished();
         for (_, port) in self.ports.iter_mut() {
             port.drops.refresh(&port.name, &port.interface);
         }

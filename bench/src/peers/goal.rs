@@ -110,6 +110,18 @@ pub(crate) const GOALS: &[Goal] = &[
     Goal::times("l2relay-kernel", "tcp-goodput", 1.1, &["bridge"]),
     Goal::times("l2relay-kernel", "flood-64-64-delivered", 1.5, &["bridge"]),
     Goal::to_be("l2relay-kernel", "idle-cpu", 0.0),
+    Goal::times(
+        "l2relay-kernel-64",
+        "ping-pong-p50",
+        1.03,
+        &["l2relay-kernel"],
+    ),
+    Goal::times(
+        "l2relay-kernel-64",
+        "flood-64-64-delivered",
+        0.97,
+        &["l2relay-kernel"],
+    ),
 ];
 
 /// What became of a goal.

@@ -4,6 +4,7 @@
 //! alone: copies are lost meanwhile, and counted.
 
 mod pcapng;
+pub(crate) mod port;
 mod stream;
 
 use std::{

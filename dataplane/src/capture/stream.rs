@@ -198,7 +198,7 @@ impl Reader {
                 break if capture.stopping.load(Ordering::Relaxed) {
                     "the relay was stopped"
                 } else {
-                    "the pair was removed"
+                    "the pair was removed, or is carried by another back end"
                 };
             }
             let wait = if moved == 0 { LOOK } else { Duration::ZERO };

@@ -14,6 +14,7 @@ mod capability {
     pub(super) const NET_RAW: u32 = 13;
     pub(super) const IPC_LOCK: u32 = 14;
     pub(super) const SYS_ADMIN: u32 = 21;
+    pub(super) const PERFMON: u32 = 38;
     pub(super) const BPF: u32 = 39;
 }
 
@@ -33,6 +34,7 @@ pub(super) fn examine(findings: &mut Findings) {
     other_namespaces(findings, &rights);
     let limits = read("/proc/self/limits");
     findings.ok("for AF_XDP", for_xdp(&rights, locked_memory(&limits)));
+    findings.ok("for kernel", for_kernel(&rights));
     findings.ok("sandbox", rights.sandbox());
     huge_pages(findings, &page_pools());
     cpus(findings, &rights.cpus);
@@ -73,6 +75,14 @@ impl Rights {
 
     fn has(&self, capability: u32) -> bool {
         self.effective & (1 << capability) != 0
+    }
+
+    /// The state of a capability that CAP_SYS_ADMIN includes, as it did before there was such a one (`include/linux/capability.h`).
+    fn included(&self, capability: u32) -> &'static str {
+        match self.has(capability) || self.has(capability::SYS_ADMIN) {
+            true => "present",
+            false => "missing",
+        }
     }
 
     fn sandbox(&self) -> &'static str {
@@ -192,6 +202,18 @@ fn for_xdp(rights: &Rights, locked_memory: Option<&str>) -> String {
         "CAP_BPF {}, CAP_IPC_LOCK {}, lockable memory {locked} (AF_PACKET needs none of them)",
         is(capability::BPF),
         is(capability::IPC_LOCK),
+    )
+}
+
+fn for_kernel(rights: &Rights) -> String {
+    let admin = match rights.has(capability::NET_ADMIN) {
+        true => "present",
+        false => "missing",
+    };
+    format!(
+        "CAP_BPF {}, CAP_NET_ADMIN {admin}; at XDP CAP_PERFMON {} (other back ends need none of them)",
+        rights.included(capability::BPF),
+        rights.included(capability::PERFMON),
     )
 }
 

@@ -58,7 +58,8 @@ pub struct RunArgs {
     /// can), on, off (every frame leaves as it came: for readers by AF_PACKET behind the ports)
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub coalesce: String,
-    /// With kernel, where its programs are attached: tc (tcx, or clsact before Linux 6.6), clsact, auto (tc)
+    /// With kernel, where its programs are attached: tc (tcx, or clsact before Linux 6.6), clsact, xdp (in the drivers, for NICs; a
+    /// veth needs GRO at its other end), auto (tc)
     #[arg(long, value_name = "HOOK", default_value = "auto")]
     pub kernel_hook: String,
     /// MAC addresses: keep them, swap source and destination, or update them as l2fwd does

@@ -28,6 +28,8 @@ pub enum KernelHook {
     Tc,
     /// At tc, on clsact.
     Clsact,
+    /// In the driver, by XDP, before the kernel makes a socket buffer: for NICs.
+    Xdp,
 }
 
 /// Where the XDP program runs.
@@ -102,7 +104,10 @@ impl FromStr for KernelHook {
             "auto" => Ok(Self::Auto),
             "tc" => Ok(Self::Tc),
             "clsact" => Ok(Self::Clsact),
-            _ => Err(format!("--kernel-hook {text:?}: use auto, tc or clsact")),
+            "xdp" => Ok(Self::Xdp),
+            _ => Err(format!(
+                "--kernel-hook {text:?}: use auto, tc, clsact or xdp"
+            )),
         }
     }
 }
@@ -139,6 +144,7 @@ impl fmt::Display for KernelHook {
             Self::Auto => "auto",
             Self::Tc => "tc",
             Self::Clsact => "clsact",
+            Self::Xdp => "xdp",
         })
     }
 }

@@ -8,7 +8,7 @@ use std::{os::fd::BorrowedFd, sync::Arc};
 
 use super::{Inner, Relay, kernel, lock};
 use crate::{
-    config::{Backend, Config, PortName},
+    config::{Backend, Config, KernelHook, PortName},
     error::{Error, Result},
     port::{
         kernel::{Passage, Way, settle},
@@ -107,7 +107,14 @@ impl Inner {
         if config.backend == Backend::Kernel {
             mistakes.extend(self.needs_user_space(self.pairs[pair].ports, config));
         }
-        if self.pairs[pair].down {
+        let pair_now = &self.pairs[pair];
+        let taken = pair_now.kernel.is_none() && pair_now.gates.is_empty() && !pair_now.down;
+        if config.backend == Backend::Kernel && config.kernel_hook == KernelHook::Xdp && taken {
+            mistakes.push(format!(
+                "{a},{b} receives by AF_XDP, which has the place of the kernel's program: --carry {a},{b}=packet first"
+            ));
+        }
+        if pair_now.down {
             mistakes.push(format!("{a},{b} is down: set it up first"));
         }
         for id in self.pairs[pair].ports {
@@ -192,8 +199,13 @@ impl Inner {
             inner.tell_ways(pair, Some(Passage::Closed));
             settle();
         };
+        let at_xdp = !behind_gates && self.is_at_xdp(pair);
         if !behind_gates {
             close(self);
+            if at_xdp {
+                // Its place is wanted.
+                self.close_ways(pair);
+            }
         }
         let gates: Vec<_> = kernel::directions(ports)
             .into_iter()
@@ -202,7 +214,10 @@ impl Inner {
         let joined = match self.open_pair(ports, config, &gates) {
             Ok(joined) => joined,
             Err(error) => {
-                self.tell_ways(pair, None);
+                match at_xdp {
+                    true => self.reopen(pair),
+                    false => self.tell_ways(pair, None),
+                }
                 return Err(error);
             }
         };
@@ -213,6 +228,7 @@ impl Inner {
         // The sockets are open and wait for this.
         self.tell_ways(pair, Some(Passage::Gated { lanes: true }));
         self.close_ways(pair);
+        self.look_away(pair);
         self.pairs[pair].kernel = None;
         self.pairs[pair].how = joined.how;
         let built = self.build(pair, joined.halves);
@@ -229,7 +245,7 @@ impl Inner {
     fn gate_program(&self, pair: usize, port: usize) -> Option<BorrowedFd<'_>> {
         let mut directions = self.pairs[pair].kernel.as_ref()?.directions.iter();
         let direction = directions.find(|direction| self.lanes[direction.lane].rx == port)?;
-        direction.way.as_ref().map(Way::gate)
+        direction.way.as_ref().and_then(Way::gate)
     }
 
     fn open_gates(&self, gates: &[(usize, packet::Gate)]) {

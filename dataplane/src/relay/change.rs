@@ -181,6 +181,7 @@ impl Inner {
             return;
         };
         self.close_ways(at);
+        self.look_away(at);
         let pair = self.pairs.remove(at);
         for id in pair.lanes {
             // Given back finished, and dropped: that closes its ports.

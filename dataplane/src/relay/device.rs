@@ -32,6 +32,11 @@ impl DeviceDrops {
         }
     }
 
+    /// Frames that it lost and has not counted.
+    pub(super) fn add(&mut self, frames: u64) {
+        self.before += frames;
+    }
+
     /// Counts from 0 again.
     pub(super) fn reset(&mut self) {
         (self.before, self.first) = (0, self.last);

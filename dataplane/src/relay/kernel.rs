@@ -1,20 +1,27 @@
 //! Pairs that the kernel carries: opening them, telling them of links, taking over what they count.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::Inner;
 use crate::{
-    config::{Backend, Config},
-    error::Result,
-    port::kernel::{End, Options, Passage, Way},
-    snapshot::PortState,
+    config::{Backend, Config, KernelHook},
+    error::{Error, Result},
+    port::kernel::{End, Options, Passage, Way, takes_none},
     sys::netns,
     worker::LaneId,
 };
 
+/// How often to see whether frames vanish.
+const LOOK: Duration = Duration::from_secs(2);
+
 /// What the kernel does of a pair: its directions.
 pub(super) struct Kernel {
     pub(super) directions: Vec<Direction>,
+    /// When to see whether frames vanish, where they can.
+    look: Option<Instant>,
 }
 
 pub(super) struct Direction {
@@ -69,10 +76,18 @@ impl Inner {
         config: &Config,
         passage: Option<Passage>,
     ) -> Result<Opened> {
+        if config.kernel_hook == KernelHook::Xdp {
+            let ends = directions(ports).into_iter().map(|(_, to)| self.end(to));
+            let mistakes: Vec<_> = ends.filter_map(|end| takes_none(&end)).collect();
+            if !mistakes.is_empty() {
+                return Err(Error::Config(mistakes));
+            }
+        }
         let mut ways = Vec::new();
         for (from, to) in directions(ports) {
             let options = Options {
                 hook: config.kernel_hook,
+                replace_xdp: config.xdp.replace,
                 rewrite: self.rewrite(to),
                 unicast_only: from == to && config.hairpin_guard,
                 promiscuous: config.promiscuous,
@@ -102,7 +117,12 @@ impl Inner {
             all.push(Direction { lane, way });
         }
         self.pairs[pair].how = how;
-        self.pairs[pair].kernel = Some(Kernel { directions: all });
+        let ways = all.iter().filter_map(|direction| direction.way.as_ref());
+        let watched = ways.clone().any(Way::is_watched);
+        self.pairs[pair].kernel = Some(Kernel {
+            directions: all,
+            look: watched.then(|| Instant::now() + LOOK),
+        });
     }
 
     /// Takes the programs of a pair off, and attaches them anew unless it is to be closed. Counts go on.
@@ -115,6 +135,7 @@ impl Inner {
         let opened = self.open_kernel(ports, &self.pair_config(pair), None)?;
         let how = opened.how.clone();
         self.give_to_kernel(pair, opened);
+        self.look_on_again(pair);
         Ok(Some(how))
     }
 
@@ -152,6 +173,27 @@ impl Inner {
         }
     }
 
+    /// Sees how many frames have vanished after they were sent, and says so.
+    pub(super) fn refresh_vanished(&mut self) {
+        for pair in &mut self.pairs {
+            let Some(kernel) = pair.kernel.as_mut().filter(|kernel| kernel.look.is_some()) else {
+                continue;
+            };
+            kernel.look = Some(Instant::now() + LOOK);
+            for direction in &mut kernel.directions {
+                let vanished = direction.way.as_mut().map_or(0, Way::vanished);
+                let lane = &self.lanes[direction.lane];
+                self.ports[lane.tx].lose(vanished);
+            }
+        }
+    }
+
+    /// When to see that next.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let kernels = self.pairs.iter().filter_map(|pair| pair.kernel.as_ref());
+        kernels.filter_map(|kernel| kernel.look).min()
+    }
+
     /// Takes the programs off all ports. What they have counted stays.
     pub(super) fn close_kernel(&mut self) {
         (0..self.pairs.len()).for_each(|pair| self.close_ways(pair));
@@ -164,15 +206,28 @@ impl Inner {
         };
         for direction in &mut kernel.directions {
             let lane = &mut self.lanes[direction.lane];
-            match direction.way.take().map(Way::close) {
-                Some(Ok(counted)) => {
+            let Some((counted, vanished)) = direction.way.take().map(Way::close) else {
+                continue;
+            };
+            self.ports[lane.tx].lose(vanished);
+            match counted {
+                Ok(counted) => {
                     lane.before.add(&counted);
                     lane.counters = Arc::default();
                 }
-                Some(Err(error)) => tracing::error!("reading the kernel's last counters: {error}"),
-                None => {}
+                Err(error) => tracing::error!("reading the kernel's last counters: {error}"),
             }
         }
+    }
+
+    /// Whether the programs of a pair run before taps look at frames, where AF_XDP's would have to.
+    pub(super) fn is_at_xdp(&self, pair: usize) -> bool {
+        let kernel = self.pairs[pair].kernel.as_ref();
+        let directions = kernel.map_or(&[][..], |kernel| &kernel.directions);
+        let mut ways = directions
+            .iter()
+            .filter_map(|direction| direction.way.as_ref());
+        ways.any(Way::is_at_xdp)
     }
 
     /// Whether a lane is one only by name.
@@ -182,12 +237,7 @@ impl Inner {
     }
 
     fn end(&self, id: usize) -> End<'_> {
-        let port = &self.ports[id];
-        End {
-            netns: port.name.netns.as_deref(),
-            interface: &port.interface,
-            up: port.state() == PortState::Up,
-        }
+        self.ports[id].end()
     }
 }
 

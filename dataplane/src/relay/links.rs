@@ -132,15 +132,23 @@ impl Inner {
         all
     }
 
-    /// When a pair that could not be opened is to be tried again, or a port has had its time to find its carrier.
+    /// When a pair that could not be opened is to be tried again, a port has had its time to find its carrier, or it is to be seen whether
+    /// frames vanish.
     pub(crate) fn next_retry(&self) -> Option<Instant> {
         let retries = self.pairs.iter().filter_map(|pair| pair.retry.as_ref());
         let settle = self.ports.iter().filter_map(|(_, port)| port.settles);
-        retries.map(|retry| retry.at).chain(settle).min()
+        retries
+            .map(|retry| retry.at)
+            .chain(settle)
+            .chain(self.next_look())
+            .min()
     }
 
     /// Tries what is due.
     pub(crate) fn retry(&mut self, now: Instant) {
+        if self.next_look().is_some_and(|look| look <= now) {
+            self.refresh_vanished();
+        }
         let mut settled = false;
         for (_, port) in self.ports.iter_mut() {
             settled |= port.settles.take_if(|until| *until <= now).is_some();

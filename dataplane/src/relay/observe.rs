@@ -22,12 +22,14 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use super::{Inner, LaneInfo, Relay, lock};
+use super::{Inner, LaneInfo, Port, Relay, lock};
 use crate::{
-    capture::refused,
+    capture::{port::PortTap, refused},
     control::{protocol::CaptureRequest, server::Answer},
     error::{Error, Result},
+    port::packet,
     stage::tap::{Copied, Observer, Point, Tap, TapCounts, TapSettings, bpf::Program},
+    sys::netns,
     wire::ethernet::MacAddress,
     worker::LaneId,
 };
@@ -58,26 +60,39 @@ pub struct Observation {
     epoch_ns: u64,
 }
 
+/// Somebody who looks on at a port, because the kernel carries the frames.
+pub(super) struct Looking {
+    lane: LaneId,
+    point: Point,
+    filter: Option<Program>,
+    tap: PortTap,
+}
+
 impl Relay {
-    /// Puts taps into lanes, and waits until they are there. They share the room for copies. At a port, [`Point::Before`] is what it receives and [`Point::After`] what leaves by it.
+    /// Puts taps into lanes, and waits until they are there. They share the room for copies. At a port, [`Point::Before`] is what it
+    /// receives and [`Point::After`] what leaves by it. Where the kernel carries a pair, packet sockets at its ports look on instead; what
+    /// the host itself sends by a port is then seen too.
     ///
     /// # Errors
-    /// [`Error::Config`]: there is no such port or lane, or it carries its frames in the kernel.
+    /// [`Error::Config`]: there is no such port or lane, or the kernel carries it where no socket can look on (XDP);
+    /// [`Error::System`]: a packet socket can't be opened.
     pub fn observe(
         &self,
         place: &Place,
         points: &[Point],
         settings: &TapSettings,
     ) -> Result<Vec<Observation>> {
-        let inner = lock(&self.inner);
-        let chosen = inner.places(place, points);
+        let mut inner = lock(&self.inner);
+        let mut chosen = inner.places(place, points);
         if chosen.is_empty() {
             return Err(Error::Config(vec![inner.no_place(place)]));
         }
+        // What several queues carried, one program carries in the kernel.
+        chosen.retain(|(lane, _)| inner.lanes[*lane].queue == 0 || !inner.in_kernel(*lane));
         // Of several places, those that can be looked at.
         let (unseen, chosen): (Vec<_>, Vec<_>) = chosen
             .into_iter()
-            .partition(|(lane, _)| inner.in_kernel(*lane));
+            .partition(|(lane, _)| inner.is_out_of_sight(*lane));
         if let ([(lane, _), ..], []) = (&unseen[..], &chosen[..]) {
             return Err(Error::Config(vec![inner.not_observed(*lane)]));
         }
@@ -93,16 +108,29 @@ impl Relay {
             let (tap, observer) = Tap::open(point, settings.clone());
             (lane, tap, observer)
         });
-        let taps: Vec<_> = taps.collect();
+        let (at_ports, in_lanes): (Vec<_>, Vec<_>) =
+            taps.partition(|(lane, ..)| inner.in_kernel(*lane));
+        let (mut looking, mut observers) = (Vec::new(), Vec::new());
+        for (lane, tap, observer) in at_ports {
+            let (point, filter) = (tap.point(), tap.filter().cloned());
+            let rx = inner.look_on(lane, point, filter.as_ref())?;
+            let tap = PortTap::start(rx, tap, inner.epoch)?;
+            looking.push(Looking {
+                lane,
+                point,
+                filter,
+                tap,
+            });
+            observers.push((lane, point, observer));
+        }
+        inner.looking.extend(looking);
         let mut waits = Vec::new();
-        let observe = |(lane, tap, observer): (LaneId, Tap, Observer)| {
-            let point = tap.point();
-            let info = &inner.lanes[lane];
-            let port = &inner.ports[match point {
-                Point::Before => info.rx,
-                Point::After => info.tx,
-            }];
+        for (lane, tap, observer) in in_lanes {
+            observers.push((lane, tap.point(), observer));
             waits.push(inner.worker(lane).add_tap(lane, tap));
+        }
+        let observe = |(lane, point, observer): (LaneId, Point, Observer)| {
+            let port = inner.port_at(lane, point);
             Observation {
                 observer,
                 point,
@@ -113,7 +141,7 @@ impl Relay {
                 epoch_ns,
             }
         };
-        let observations: Vec<Observation> = taps.into_iter().map(observe).collect();
+        let observations: Vec<Observation> = observers.into_iter().map(observe).collect();
         let deadline = Instant::now() + PATIENCE;
         for wait in waits {
             let _ = wait.recv_deadline(deadline);
@@ -176,15 +204,64 @@ impl Inner {
             .collect()
     }
 
+    /// Whether frames of a lane pass where no socket can look on.
+    fn is_out_of_sight(&self, lane: LaneId) -> bool {
+        let mut pairs = (0..self.pairs.len()).filter(|&pair| self.is_at_xdp(pair));
+        pairs.any(|pair| self.pairs[pair].lanes.contains(&lane))
+    }
+
     fn not_observed(&self, lane: LaneId) -> String {
-        let lane = &self.lanes[lane];
-        let rx = &self.ports[lane.rx];
         format!(
-            "{} is carried in the kernel, where no lane copies frames: look at the port itself (tcpdump -i {}), or move the \
-             pair (l2relay set --carry)",
-            self.lane_name(lane),
-            rx.name.interface
+            "{} is carried at XDP, before any socket sees a frame: use --kernel-hook tc, or move the pair (l2relay set --carry)",
+            self.lane_name(&self.lanes[lane])
         )
+    }
+
+    /// The port that a tap of a lane is at.
+    fn port_at(&self, lane: LaneId, point: Point) -> &Port {
+        let lane = &self.lanes[lane];
+        &self.ports[match point {
+            Point::Before => lane.rx,
+            Point::After => lane.tx,
+        }]
+    }
+
+    /// Opens a socket that sees what a lane would.
+    fn look_on(
+        &self,
+        lane: LaneId,
+        point: Point,
+        filter: Option<&Program>,
+    ) -> Result<packet::PacketRx> {
+        let port = self.port_at(lane, point);
+        let open = || packet::watch(&port.interface, point, filter);
+        netns::within(port.name.netns.as_deref(), open).map_err(|error| {
+            Error::system("enter the namespace of", port.name.to_string(), error, "")
+        })?
+    }
+
+    /// After a pair was opened anew in the kernel: whoever looks on does so at the interfaces that there are now.
+    pub(super) fn look_on_again(&mut self, pair: usize) {
+        let lanes = &self.pairs[pair].lanes;
+        let ours = self.looking.iter().filter(|one| lanes.contains(&one.lane));
+        for Looking {
+            lane,
+            point,
+            filter,
+            tap,
+        } in ours
+        {
+            match self.look_on(*lane, *point, filter.as_ref()) {
+                Ok(rx) => tap.follow(rx),
+                Err(error) => tracing::warn!("a capture sees nothing more: {error}"),
+            }
+        }
+    }
+
+    /// Ends what looks on at a pair: the kernel does not carry it any more.
+    pub(super) fn look_away(&mut self, pair: usize) {
+        let lanes = &self.pairs[pair].lanes;
+        self.looking.retain(|one| !lanes.contains(&one.lane));
     }
 
     fn no_place(&self, place: &Place) -> String {
@@ -243,7 +320,14 @@ impl Observation {
             return;
         }
         if let Some(inner) = self.relay.upgrade() {
-            let inner = lock(&inner);
+            let mut inner = lock(&inner);
+            let tap = self.observer.tap();
+            let at = inner.looking.iter().position(|one| one.tap.tap() == tap);
+            if let Some(looking) = at.map(|at| inner.looking.swap_remove(at)) {
+                // Its thread is waited for, so not by everybody.
+                drop(inner);
+                return drop(looking);
+            }
             // A relay that was stopped has no workers any more, and its lanes no taps.
             let mut lanes = inner.lanes.iter();
             let worker = lanes.find_map(|(id, lane)| (id == self.lane).then_some(lane.worker));

@@ -98,7 +98,8 @@ pub struct Copied {
 
 /// What a tap has counted, in frames: a super-frame is one.
 ///
-/// When all copies have been taken, `matched` is what was taken and what was lost.
+/// When all copies have been taken, `matched` is what was taken and what was lost. At a port of a pair that the kernel carries, what the
+/// filter rejects stays in the kernel, uncounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TapCounts {
     /// Frames that passed.
@@ -117,6 +118,8 @@ pub struct Tap {
     filter: Option<Program>,
     snaplen: u32,
     ring: Producer<u8>,
+    /// Frames bear the time at which they passed, whichever the point.
+    stamped: bool,
     counts: TapCounts,
     shared: Arc<Shared>,
 }
@@ -155,6 +158,7 @@ impl Tap {
             filter: settings.filter,
             snaplen: settings.snaplen,
             ring: producer,
+            stamped: false,
             counts: TapCounts::default(),
             shared: Arc::clone(&shared),
         };
@@ -177,6 +181,32 @@ impl Tap {
         self.point
     }
 
+    /// The filter.
+    pub(crate) fn filter(&self) -> Option<&Program> {
+        self.filter.as_ref()
+    }
+
+    /// For a tap that is no lane's: the arrival of its frames is when they passed.
+    pub(crate) fn at_arrival(mut self) -> Self {
+        self.stamped = true;
+        self
+    }
+
+    /// Whether nobody looks any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+
+    /// Counts frames that matched and got lost before they came here.
+    pub(crate) fn miss(&mut self, frames: u64) {
+        if frames > 0 {
+            self.counts.seen += frames;
+            self.counts.matched += frames;
+            self.counts.lost += frames;
+            self.publish();
+        }
+    }
+
     /// Copies what matches. Once nobody looks any more, nothing does.
     pub fn copy(&mut self, burst: &Burst, turn: &Turn) {
         if burst.is_empty() || self.ring.is_abandoned() {
@@ -193,6 +223,10 @@ impl Tap {
             }
         }
         self.counts.seen += burst.len() as u64;
+        self.publish();
+    }
+
+    fn publish(&self) {
         let TapCounts {
             seen,
             matched,
@@ -211,8 +245,8 @@ impl Tap {
             return;
         }
         let time_ns = match self.point {
-            Point::Before => meta.arrival_ns,
-            Point::After => now_ns,
+            Point::After if !self.stamped => now_ns,
+            Point::Before | Point::After => meta.arrival_ns,
         };
         let mut header = [0; HEADER];
         header[..4].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());

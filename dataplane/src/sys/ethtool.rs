@@ -1,6 +1,6 @@
 //! What a driver says about its interface: the questions of `ethtool`, by ioctl.
 //!
-//! Called by `check`, in the network namespace of the interface. The commands and their structures are those of
+//! Called by `check` and the `kernel` back end, in the network namespace of the interface. The commands and their structures are those of
 //! `include/uapi/linux/ethtool.h`; here each is an array of 32-bit words, as all their fields are made of such.
 
 use std::io;
@@ -9,11 +9,17 @@ use std::os::unix::net::UnixDatagram;
 
 const GDRVINFO: u32 = 0x03;
 const GSTRINGS: u32 = 0x1b;
+const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
+/// The string set with the names of the driver's statistics.
+const SS_STATS: u32 = 1;
 /// The string set with the names of the features.
 const SS_FEATURES: u32 = 4;
+/// By how many strings a set may have grown since it was counted: those of an interface that was given all the queues there can be
+/// meanwhile (a dozen a queue, of 4096: `IFLA_NUM_TX_QUEUES`, `net/core/rtnetlink.c`).
+const SPARE: usize = 12 * 4096;
 /// Words of a string (`ETH_GSTRING_LEN` is 32 bytes).
 const STRING_WORDS: usize = 8;
 
@@ -67,13 +73,8 @@ impl Ethtool {
 
     /// All features that this kernel knows.
     pub(crate) fn features(&self) -> io::Result<Vec<Feature>> {
-        let count = self.feature_count()?;
-
-        let mut names = vec![0; 3 + count * STRING_WORDS];
-        names[0] = GSTRINGS;
-        names[1] = SS_FEATURES;
-        // SAFETY: after three words come as many strings as the kernel has features, a number that never changes.
-        unsafe { self.ask(&mut names) }?;
+        let count = self.count(SS_FEATURES)?;
+        let names = self.strings(SS_FEATURES, count)?;
 
         // Of each 32 features one block of four words: available, requested, active, never changed.
         let blocks = count.div_ceil(32);
@@ -84,7 +85,7 @@ impl Ethtool {
         unsafe { self.ask(&mut states) }?;
 
         let active: Vec<u32> = states[2..].chunks_exact(4).map(|block| block[2]).collect();
-        let names = names[3..].chunks_exact(STRING_WORDS).map(text).enumerate();
+        let names = names.into_iter().enumerate();
         let features = names.map(|(bit, name)| Feature {
             name,
             on: active[bit / 32] & (1 << (bit % 32)) != 0,
@@ -104,8 +105,36 @@ impl Ethtool {
         Ok(Channels { rx, tx, combined })
     }
 
-    fn feature_count(&self) -> io::Result<usize> {
-        let mask = (1_u64 << SS_FEATURES).to_ne_bytes();
+    /// What its driver counts, by the driver's names.
+    pub(crate) fn statistics(&self) -> io::Result<Vec<(String, u64)>> {
+        let count = self.count(SS_STATS)?;
+        let names = self.strings(SS_STATS, count)?;
+        let mut counts = vec![0; 2 + 2 * (count + SPARE)];
+        counts[0] = GSTATS;
+        // SAFETY: after two words comes a number of two words for each string of the set, and there is room for `SPARE` more.
+        unsafe { self.ask(&mut counts) }?;
+        let words = counts[2..].as_chunks::<2>().0;
+        // The low half comes first where the machine has it first, as in every number.
+        let number = |[first, second]: &[u32; 2]| {
+            let [a, b] = [first.to_ne_bytes(), second.to_ne_bytes()];
+            u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
+        };
+        Ok(names.into_iter().zip(words.iter().map(number)).collect())
+    }
+
+    /// The strings of a set that had that many just now.
+    fn strings(&self, set: u32, count: usize) -> io::Result<Vec<String>> {
+        let mut names = vec![0; 3 + (count + SPARE) * STRING_WORDS];
+        names[0] = GSTRINGS;
+        names[1] = set;
+        // SAFETY: after three words come as many strings as the set has, and there is room for `SPARE` more.
+        unsafe { self.ask(&mut names) }?;
+        let names = names[3..].chunks_exact(STRING_WORDS).take(count);
+        Ok(names.map(text).collect())
+    }
+
+    fn count(&self, set: u32) -> io::Result<usize> {
+        let mask = (1_u64 << set).to_ne_bytes();
         let [a, b, c, d, e, f, g, h] = mask;
         let mut info = [
             GSSET_INFO,

@@ -16,11 +16,23 @@ use crate::{
     stats::{Reason, Tally},
 };
 
-/// Built from bpf/forward.bpf.c by bpf/Makefile.
-static OBJECT: &[u8] = include_bytes!("../../../bpf/forward.bpf.o");
+/// Built from bpf/forward.bpf.c and bpf/forward_xdp.bpf.c by bpf/Makefile.
+static TC_OBJECT: &[u8] = include_bytes!("../../../bpf/forward.bpf.o");
+static XDP_OBJECT: &[u8] = include_bytes!("../../../bpf/forward_xdp.bpf.o");
 /// The name of the tc program, by which a filter that was left behind is known.
 pub(crate) const TC_PROGRAM: &str = "l2relay_forward";
+/// The name of the XDP program.
+pub(crate) const XDP_PROGRAM: &str = "l2relay_devmap";
 const GATE_PROGRAM: &str = "l2relay_gate";
+
+/// Where a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At tc.
+    Tc,
+    /// At XDP.
+    Xdp,
+}
 
 /// What does not change while the programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) mac: Mac,
     /// Discard group addresses.
     pub(crate) unicast_only: bool,
+    /// Complete checksums that were left to a device. (XDP alone: at tc the frame says so.)
+    pub(crate) complete: bool,
 }
 
 /// What is done to addresses. (`enum mac_mode`.)
@@ -56,7 +70,8 @@ pub(crate) struct State {
 /// The programs of one direction, loaded. They go with their last descriptor and their last attachment.
 pub(crate) struct Forward {
     program: OwnedFd,
-    gate: OwnedFd,
+    /// None at XDP, which is before taps: what it passes is the lanes'.
+    gate: Option<OwnedFd>,
     state: MapHandle,
     counters: MapHandle,
 }
@@ -78,31 +93,46 @@ const GATED: u32 = 0xff;
 const ONLY: [u8; 4] = [0; 4];
 
 impl Forward {
-    /// Loads the programs.
-    pub(crate) fn load(settings: &Settings, state: &State) -> io::Result<Self> {
+    /// Loads the programs, in the network namespace of the interface to send by.
+    pub(crate) fn load(place: Place, settings: &Settings, state: &State) -> io::Result<Self> {
+        let (object, name) = match place {
+            Place::Tc => (TC_OBJECT, TC_PROGRAM),
+            Place::Xdp => (XDP_OBJECT, XDP_PROGRAM),
+        };
         // What libbpf would print is in the errors.
         libbpf_rs::set_print(None);
         let open = ObjectBuilder::default().name("l2relay").map(|builder| {
-            let open = builder.open_memory(OBJECT)?;
+            let open = builder.open_memory(object)?;
             prepare(open, settings, state)?.load()
         });
         let object = open.and_then(|loaded| loaded).map_err(bpf_error)?;
+        let gate = match place {
+            Place::Tc => Some(program(&object, GATE_PROGRAM)?),
+            Place::Xdp => {
+                let target = settings.target.to_ne_bytes();
+                // The index is looked up in the caller's namespace (dev_map_update_elem, kernel/bpf/devmap.c).
+                map(&object, "ports")?
+                    .update(&ONLY, &target, MapFlags::ANY)
+                    .map_err(bpf_error)?;
+                None
+            }
+        };
         Ok(Self {
-            program: program(&object, TC_PROGRAM)?,
-            gate: program(&object, GATE_PROGRAM)?,
+            program: program(&object, name)?,
+            gate,
             state: map(&object, ".bss")?,
             counters: map(&object, "counters")?,
         })
     }
 
-    /// The program for tc.
+    /// The program that forwards.
     pub(crate) fn program(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
     }
 
     /// The filter for the packet sockets of lanes, while [`Passage::Gated`].
-    pub(crate) fn gate(&self) -> BorrowedFd<'_> {
-        self.gate.as_fd()
+    pub(crate) fn gate(&self) -> Option<BorrowedFd<'_>> {
+        self.gate.as_ref().map(AsFd::as_fd)
     }
 
     /// From now on this holds for every frame.
@@ -165,6 +195,7 @@ fn prepare(
         settings.target,
         settings.mac as u32,
         u32::from(settings.unicast_only),
+        u32::from(settings.complete),
     ];
     let settings: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     for mut map in open.maps_mut() {

@@ -11,7 +11,7 @@ use std::{
 use libc::{c_int, c_void, socklen_t};
 
 use super::ring::{Layout, RxRing, Slots, TxRing};
-use crate::memory::Offload;
+use crate::{memory::Offload, stage::tap::bpf::Instruction};
 
 /// A socket on one interface.
 pub(crate) struct PacketSocket {
@@ -132,10 +132,22 @@ impl PacketSocket {
                 ]
             }
         };
+        self.attach(&mut program)
+    }
+
+    /// Filters what it receives by classic BPF from now on. The kernel checks it.
+    pub(crate) fn filter_classic(&self, code: &[Instruction]) -> io::Result<()> {
+        let statement = |&Instruction { code, jt, jf, k }| libc::sock_filter { code, jt, jf, k };
+        let mut program: Vec<_> = code.iter().map(statement).collect();
+        self.attach(&mut program)
+    }
+
+    fn attach(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
         let filter = libc::sock_fprog {
-            len: program.len() as u16,
+            len: program.len().try_into().map_err(io::Error::other)?,
             filter: program.as_mut_ptr(),
         };
+        // The kernel copies the program, which lives through the call.
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
     }
 

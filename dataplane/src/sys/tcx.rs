@@ -1,4 +1,4 @@
-//! Where tc runs programs: attaching one to an interface's ingress, and saying who is there already.
+//! Where the kernel runs forwarding programs: attaching one to an interface's ingress, and saying who is there already.
 //!
 //! Called by the `kernel` back end, in the network namespace of the interface. On tcx (Linux 6.6) a link holds the program: nothing
 //! stays attached when the process dies. Before, a filter on clsact holds it, which stays: [`Clsact`] takes over what a relay that has
@@ -37,6 +37,8 @@ pub(crate) enum Attached {
     Link(OwnedFd),
     /// By a filter on clsact.
     Filter(Clsact),
+    /// By a link on XDP, in the driver.
+    Driver(OwnedFd),
 }
 
 /// A filter on clsact.
@@ -97,36 +99,33 @@ impl Tcx {
 
     /// Attaches a program behind those that are there. `ESTALE`: meanwhile others have come or gone.
     pub(crate) fn attach(&self, index: u32, program: BorrowedFd<'_>) -> io::Result<Attached> {
-        let mut options = libbpf_sys::bpf_link_create_opts {
-            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
-            ..Default::default()
-        };
-        options.__bindgen_anon_1.tcx.expected_revision = self.revision;
-        // SAFETY: the program's descriptor is open, and the options live through the call and tell their size.
-        let result = unsafe {
-            libbpf_sys::bpf_link_create(
-                program.as_raw_fd(),
-                index.cast_signed(),
-                libbpf_sys::BPF_TCX_INGRESS,
-                &raw const options,
-            )
-        };
-        check(result)?;
-        // SAFETY: a result that is no error is a new descriptor, which nobody else owns.
-        Ok(Attached::Link(unsafe { OwnedFd::from_raw_fd(result) }))
+        link(index, program, libbpf_sys::BPF_TCX_INGRESS, |options| {
+            options.__bindgen_anon_1.tcx.expected_revision = self.revision;
+        })
+        .map(Attached::Link)
     }
 }
 
 impl Attached {
+    /// Attaches a program to XDP of an interface, in the driver.
+    pub(crate) fn in_driver(index: u32, program: BorrowedFd<'_>) -> io::Result<Self> {
+        link(index, program, libbpf_sys::BPF_XDP, |options| {
+            options.flags = libbpf_sys::XDP_FLAGS_DRV_MODE;
+        })
+        .map(Self::Driver)
+    }
+
     /// Detaches it. When this returns, it has seen its last frame.
     pub(crate) fn detach(&self) -> io::Result<()> {
         let done = match self {
-            // SAFETY: the link's descriptor is open.
-            Self::Link(link) => match unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) } {
-                // The interface is gone, and took it along.
-                result if -result == libc::ENOLINK => Ok(()),
-                result => check(result),
-            },
+            Self::Link(link) | Self::Driver(link) => {
+                // SAFETY: the link's descriptor is open.
+                match unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) } {
+                    // The interface is gone, and took it along.
+                    result if -result == libc::ENOLINK => Ok(()),
+                    result => check(result),
+                }
+            }
             Self::Filter(filter) => filter.detach(),
         };
         grace();
@@ -206,6 +205,32 @@ pub(crate) fn grace() {
         // Not on kernels with nohz_full: long enough for any softirq.
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+}
+
+/// Links a program to an interface.
+fn link(
+    index: u32,
+    program: BorrowedFd<'_>,
+    place: libbpf_sys::bpf_attach_type,
+    set: impl FnOnce(&mut libbpf_sys::bpf_link_create_opts),
+) -> io::Result<OwnedFd> {
+    let mut options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    set(&mut options);
+    // SAFETY: the program's descriptor is open, and the options live through the call and tell their size.
+    let result = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            index.cast_signed(),
+            place,
+            &raw const options,
+        )
+    };
+    check(result)?;
+    // SAFETY: a result that is no error is a new descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
 fn hook(index: u32, attach_point: u32) -> bpf_tc_hook {

@@ -25,6 +25,8 @@ pub(crate) struct Features {
     pub(crate) native: bool,
     /// AF_XDP without copies.
     pub(crate) zero_copy: bool,
+    /// Frames can be redirected to it: of veth, whether its other end would take them now (`veth_set_xdp_features`, `drivers/net/veth.c`).
+    pub(crate) transmit: bool,
 }
 
 /// A program that somebody else has attached.
@@ -55,6 +57,7 @@ impl Features {
         // enum netdev_xdp_act (include/uapi/linux/netdev.h): what runs programs, what redirects, what copies nothing.
         const BASIC_AND_REDIRECT: u64 = 1 | 2;
         const ZERO_COPY: u64 = 8;
+        const TRANSMIT: u64 = 4;
         let mut answer = libbpf_sys::bpf_xdp_query_opts {
             sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as libbpf_sys::size_t,
             ..Default::default()
@@ -67,6 +70,7 @@ impl Features {
         Ok(Self {
             native: answer.feature_flags & BASIC_AND_REDIRECT == BASIC_AND_REDIRECT,
             zero_copy: answer.feature_flags & ZERO_COPY != 0,
+            transmit: answer.feature_flags & TRANSMIT != 0,
         })
     }
 }
@@ -239,7 +243,7 @@ mod tests {
             let index = Interface::find("va").unwrap().unwrap().index;
             let mut program = Program::load(2).unwrap();
             let attached = program.attach(index, XdpMode::Native).unwrap();
-            let umem = Umem::map(64, 64, false).unwrap();
+            let umem = Umem::map(64, 2048, 64, false).unwrap();
             let bound = umem.bind("va", 1, 64, Copying::Auto).unwrap();
             let (rx, _tx) = bound.divide(umem.share(0, 32), umem.share(32, 32));
             let mut all = || [0, 1].map(|queue| verdict(&mut program, index, queue));

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use crate::common::{
-    Chain, Net, Relay, Signal, Tag, attempt, mac_text, plain, program, send_raw, tagged,
-    tcp_both_ways, udp_frame,
+    Chain, Net, PATIENCE, Relay, Signal, Tag, attempt, eventually, mac_text, plain, program,
+    send_raw, tagged, tcp_both_ways, udp_frame,
 };
 
 /// A capture that runs; killed on drop.
@@ -129,9 +129,24 @@ const FIELDS: &[&str] = &[
     "frame.len",
 ];
 
+/// A pair that the kernel carries is looked at by sockets at its ports, which is not to be noticed.
+const BACKENDS: [&[&str]; 2] = [
+    &["--backend", "packet"],
+    #[cfg(feature = "xdp")]
+    &["--backend", "kernel"],
+    #[cfg(not(feature = "xdp"))]
+    &["--backend", "packet", "--queues", "2"],
+];
+
 #[test]
 fn before_and_after_show_what_the_stages_did() {
-    let Some((chain, relay, name, file)) = scene(&["--mac", "swap"]) else {
+    for backend in BACKENDS {
+        before_and_after(backend);
+    }
+}
+
+fn before_and_after(backend: &[&str]) {
+    let Some((chain, relay, name, file)) = scene(&[backend, &["--mac", "swap"]].concat()) else {
         return;
     };
     let net = &chain.net;
@@ -181,7 +196,13 @@ fn before_and_after_show_what_the_stages_did() {
 
 #[test]
 fn filter_count_and_snaplen_choose() {
-    let Some((chain, relay, name, file)) = scene(&[]) else {
+    for backend in BACKENDS {
+        choose(backend);
+    }
+}
+
+fn choose(backend: &[&str]) {
+    let Some((chain, relay, name, file)) = scene(backend) else {
         return;
     };
     let net = &chain.net;
@@ -236,12 +257,19 @@ fn filter_count_and_snaplen_choose() {
 /// Nobody reads the capture while TCP runs at full speed: everything is forwarded, and what was not copied is counted.
 #[test]
 fn a_slow_reader_loses_copies_and_nothing_else() {
+    for backend in BACKENDS {
+        slow_reader(backend);
+    }
+}
+
+fn slow_reader(backend: &[&str]) {
     let Some(chain) = Chain::open(1500) else {
         return;
     };
     let net = &chain.net;
     let name = net.ns("relay");
-    let relay = Relay::start(net, "relay", &["--pair", "r0,r1", "--name", &name]);
+    let pair = ["--pair", "r0,r1", "--name", &name];
+    let relay = Relay::start(net, "relay", &[&pair, backend].concat());
     let capture = Capture::start(net, &name, &["-B", "1", "-w", "-"]);
     tcp_both_ways(net, Chain::SERVER, 8 << 20);
     capture.interrupt();
@@ -267,6 +295,83 @@ fn a_slow_reader_loses_copies_and_nothing_else() {
         long.is_none_or(|row| row[2].contains("super-frame")),
         "{long:?}"
     );
+    relay.stop(Signal::Term);
+}
+
+/// Both directions of a pair that the kernel carries, through the return of a port, until lanes carry it.
+#[cfg(feature = "xdp")]
+#[test]
+fn a_port_in_the_kernel_is_looked_at_while_the_kernel_carries() {
+    let Some((chain, mut relay, name, file)) = scene(&["--backend", "kernel"]) else {
+        return;
+    };
+    let net = &chain.net;
+    let before = relay.descriptors_and_threads();
+    let tag = Tag {
+        tpid: 0x88a8,
+        tci: 7,
+    };
+    let there: Vec<Vec<u8>> = (0..400)
+        .map(|at| match at % 3 {
+            0 => tagged(&plain(900 + at, at as u32), &[tag]),
+            _ => plain(60 + 2 * at, at as u32),
+        })
+        .collect();
+    let back: Vec<Vec<u8>> = (0..300).map(|at| plain(200 + at, at as u32)).collect();
+    let capture = Capture::start(net, &name, &["--port", "r0", "-w", file.path()]);
+    let matching = Scratch(net.file("matching.pcapng"));
+    let args = [
+        "--lane",
+        "r1>r0",
+        "--after",
+        "-w",
+        matching.path(),
+        "greater",
+        "400",
+    ];
+    let filtered = Capture::start(net, &name, &args);
+    send_raw(net, "client", "c0", &there);
+    send_raw(net, "server", "s0", &back);
+    relay.snapshot_when("all forwarded", |snapshot| {
+        (
+            snapshot.way("r0", "r1").tx_packets,
+            snapshot.way("r1", "r0").tx_packets,
+        ) == (400, 300)
+    });
+    filtered.interrupt();
+    assert_eq!(figures(&filtered.result().2), [100, 100, 100, 0]);
+    assert_eq!(tshark(&matching.0, &["frame.len"]).len(), 100);
+
+    // The interface goes and comes back.
+    net.sh("relay", "ip link delete r0");
+    relay.snapshot_when("seen r0 gone", |snapshot| {
+        snapshot.port("r0").state == "gone"
+    });
+    net.veth(("client", "c0"), ("relay", "r0"));
+    relay.snapshot_when("seen r0 up", |snapshot| snapshot.port("r0").state == "up");
+    send_raw(net, "client", "c0", &there[..50]);
+    relay.snapshot_when("all forwarded", |snapshot| {
+        snapshot.way("r0", "r1").tx_packets == 450
+    });
+    let words = ["set", "--name", &name, "--carry", "r0,r1=packet"];
+    assert!(attempt(net, "relay", &[], &words).status.success());
+    let (status, _, said) = capture.result();
+    assert!(status == 0 && said.contains("another back end"), "{said}");
+    assert_eq!(figures(&said), [750, 750, 750, 0]);
+    let rows = tshark(&file.0, &["frame.packet_flags_direction", "frame.len"]);
+    let expected = |way: &str, frames: &[Vec<u8>]| -> Vec<Vec<String>> {
+        let row = |frame: &Vec<u8>| vec![way.to_owned(), frame.len().to_string()];
+        frames.iter().map(row).collect()
+    };
+    let mut all = expected("0x00000001", &there);
+    all.extend(expected("0x00000001", &there[..50]));
+    let (inbound, outbound): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|row| row[0] == "0x00000001");
+    assert!(inbound == all && outbound == expected("0x00000002", &back));
+
+    let words = ["set", "--name", &name, "--carry", "r0,r1=kernel"];
+    assert!(attempt(net, "relay", &[], &words).status.success());
+    assert!(eventually(PATIENCE, || relay.descriptors_and_threads() == before));
     relay.stop(Signal::Term);
 }
 
@@ -347,10 +452,7 @@ fn whoever_breaks_off_leaves_a_file_that_can_be_read() {
     );
     send_raw(net, "client", "c0", &frames[..3]);
     let written = || std::fs::metadata(&file.0).map_or(0, |file| file.len());
-    assert!(crate::common::eventually(
-        crate::common::PATIENCE,
-        || written() > 3000
-    ));
+    assert!(eventually(PATIENCE, || written() > 3000));
     relay.kill();
     let (status, _, said) = bereft.result();
     assert!(status == 1 && said.contains("it was killed"), "{said}");

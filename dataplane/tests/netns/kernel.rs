@@ -20,7 +20,7 @@ const CLSACT: &[&str] = &[
 const MIB: u64 = 1 << 20;
 
 /// Everything of tc and of XDP that is attached to the relay's ports and outlives its owner.
-fn attached(net: &Net) -> String {
+pub(crate) fn attached(net: &Net) -> String {
     let look = |port: &str| {
         let line = format!(
             "tc qdisc show dev {port} clsact; tc filter show dev {port} ingress; ip -d link show {port} | grep -o prog/xdp || true"
@@ -31,7 +31,7 @@ fn attached(net: &Net) -> String {
 }
 
 /// The links that a relay holds programs by, as the kernel numbers them.
-fn links(relay: &Relay) -> Vec<String> {
+pub(crate) fn links(relay: &Relay) -> Vec<String> {
     let infos = std::fs::read_dir(format!("/proc/{}/fdinfo", relay.pid())).expect("it runs");
     let texts = infos
         .flatten()
@@ -47,7 +47,7 @@ fn links(relay: &Relay) -> Vec<String> {
 }
 
 /// Whether bpftool knows the link.
-fn exists(link: &str) -> bool {
+pub(crate) fn exists(link: &str) -> bool {
     let shown = Command::new("bpftool")
         .args(["link", "show", "id", link])
         .output();
@@ -477,7 +477,7 @@ fn killed_it_leaves_nothing_or_what_the_next_one_takes_over() {
 }
 
 /// Tries to start another, which must be refused with these texts and change nothing.
-fn refused(net: &Net, wrapper: &[&str], args: &[&str], texts: &[&str]) {
+pub(crate) fn refused(net: &Net, wrapper: &[&str], args: &[&str], texts: &[&str]) {
     let before = attached(net);
     let output = attempt(net, "relay", wrapper, &[&["run"], args].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

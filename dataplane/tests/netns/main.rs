@@ -20,6 +20,8 @@ mod idle;
 mod jumbo;
 #[cfg(feature = "xdp")]
 mod kernel;
+#[cfg(feature = "xdp")]
+mod kernel_xdp;
 mod l2fwd;
 mod labs;
 mod link;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Class, FramePool, HEADROOM, fetch, LARGE_FRAME, LARGE_STRIDE};
+use super::{Class, FramePool, HEADROOM, LARGE_FRAME, LARGE_STRIDE, fetch};
 use crate::memory::{Frame, Region};
 
 /// Where a pool's small buffers are if they are chunks of a UMEM.

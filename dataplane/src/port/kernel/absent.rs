@@ -26,17 +26,34 @@ impl Way {
         match self.0 {}
     }
 
-    pub(crate) fn gate(&self) -> BorrowedFd<'_> {
+    pub(crate) fn gate(&self) -> Option<BorrowedFd<'_>> {
         match self.0 {}
     }
 
-    pub(crate) fn close(self) -> io::Result<Tally> {
+    pub(crate) fn vanished(&mut self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn close(self) -> (io::Result<Tally>, u64) {
+        match self.0 {}
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn is_at_xdp(&self) -> bool {
         match self.0 {}
     }
 
     pub(crate) fn place(&self) -> &'static str {
         match self.0 {}
     }
+}
+
+/// Nothing would.
+pub(crate) fn takes_none(_: &End) -> Option<String> {
+    None
 }
 
 /// Nothing is under way.

@@ -7,14 +7,16 @@
 #[cfg(not(feature = "xdp"))]
 mod absent;
 #[cfg(feature = "xdp")]
+mod devmap;
+#[cfg(feature = "xdp")]
 mod hook;
 #[cfg(feature = "xdp")]
 mod way;
 
 #[cfg(not(feature = "xdp"))]
-pub(crate) use absent::{Way, settle};
+pub(crate) use absent::{Way, settle, takes_none};
 #[cfg(feature = "xdp")]
-pub(crate) use way::{Way, settle};
+pub(crate) use way::{Way, settle, takes_none};
 
 use crate::{config::KernelHook, interface::Interface, stage::mac::Rewrite};
 
@@ -34,6 +36,8 @@ pub(crate) struct End<'a> {
 pub(crate) struct Options {
     /// Where programs are attached.
     pub(crate) hook: KernelHook,
+    /// At XDP: take the place of a program that somebody else attached.
+    pub(crate) replace_xdp: bool,
     /// What is done to addresses.
     pub(crate) rewrite: Option<Rewrite>,
     /// Discard group addresses.
@@ -47,13 +51,13 @@ pub(crate) struct Options {
 pub(crate) enum Passage {
     /// They go on.
     Open,
-    /// They stay, uncounted: the program is attached and has no say yet.
+    /// They stay, uncounted, for the lanes or the host: the program is attached and has no say yet.
     Aside,
     /// They are dropped, and counted as [`Reason::LinkDown`](crate::stats::Reason::LinkDown).
     LinkDown,
     /// They are dropped, and counted as [`Reason::Moved`](crate::stats::Reason::Moved).
     Closed,
-    /// The gate decides between lanes and a drop as [`Reason::Moved`](crate::stats::Reason::Moved).
+    /// The gate, or at XDP the program, decides between lanes and a drop as [`Reason::Moved`](crate::stats::Reason::Moved).
     Gated {
         /// The lanes get them.
         lanes: bool,

@@ -2,15 +2,16 @@
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
-use super::{End, Options, Passage, hook};
+use super::{End, Options, Passage, devmap, hook};
 use crate::{
+    config::KernelHook,
     error::{Error, Result},
     interface::Interface,
     netns,
     stage::mac::Rewrite,
     stats::Tally,
     sys::{
-        forward::{Forward, Mac, Settings, State},
+        forward::{Forward, Mac, Place, Settings, State},
         packet::PacketSocket,
         tcx::{self, Attached},
     },
@@ -25,6 +26,8 @@ pub(crate) struct Way {
     /// Of the port it comes from.
     netns: Option<String>,
     state: State,
+    /// At XDP: what the port it goes to was given.
+    handed: Option<devmap::Handed>,
     _promiscuous: Option<PacketSocket>,
 }
 
@@ -48,28 +51,36 @@ impl Way {
                 Some(Rewrite::Update { .. }) => Mac::Update,
             },
             unicast_only: options.unicast_only,
+            // Of hardware, what comes was on a wire.
+            complete: interface.kind.is_some(),
+        };
+        let place = match options.hook {
+            KernelHook::Xdp => Place::Xdp,
+            KernelHook::Auto | KernelHook::Tc | KernelHook::Clsact => Place::Tc,
         };
         let state = state(to, options.rewrite, passage);
-        let forward = Forward::load(&settings, &state).map_err(|error| {
-            let remedy = match error.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => {
-                    "run as root or give it CAP_BPF and CAP_NET_ADMIN: setcap cap_bpf,cap_net_admin,cap_net_raw+ep l2relay"
-                }
-                _ => "use --backend packet if this kernel has no BPF (CONFIG_BPF_SYSCALL)",
-            };
-            Error::system("load the forwarding program for", &interface.name, error, remedy)
+        let forward = within(from, || {
+            Forward::load(place, &settings, &state)
+                .map_err(|error| unloaded(place, interface, error))
         })?;
-        let (attached, promiscuous) = within(from, || {
+        let (attached, promiscuous, handed) = within(from, || {
             let promiscuous = options.promiscuous.then(|| promiscuous(interface));
             let promiscuous = promiscuous.transpose()?;
-            let attached = hook::attach(interface, forward.program(), options.hook)?;
-            Ok((attached, promiscuous))
+            let program = forward.program();
+            if place == Place::Tc {
+                let attached = hook::attach(interface, program, options.hook)?;
+                return Ok((attached, promiscuous, None));
+            }
+            let handed = devmap::Handed::to(to.interface);
+            let attached = devmap::attach(interface, program, options.replace_xdp)?;
+            Ok((attached, promiscuous, handed))
         })?;
         Ok(Self {
             forward,
             attached: Some(attached),
             netns: from.netns.map(str::to_owned),
             state,
+            handed,
             _promiscuous: promiscuous,
         })
     }
@@ -96,15 +107,34 @@ impl Way {
         self.forward.read()
     }
 
-    /// The filter for the packet sockets of lanes that share the port for a moment.
-    pub(crate) fn gate(&self) -> BorrowedFd<'_> {
+    /// The filter for the packet sockets of lanes that share the port for a moment. At XDP none is needed: what the program has taken
+    /// no socket sees.
+    pub(crate) fn gate(&self) -> Option<BorrowedFd<'_>> {
         self.forward.gate()
     }
 
-    /// Takes the program off the port. When this returns, everything is counted.
-    pub(crate) fn close(mut self) -> io::Result<Tally> {
+    /// Frames that were sent, and that the port they were sent to was not given: those found since this was last asked.
+    pub(crate) fn vanished(&mut self) -> u64 {
+        let Some(handed) = &mut self.handed else {
+            return 0;
+        };
+        let Ok(tally) = self.forward.read() else {
+            return 0;
+        };
+        netns::within(self.netns.as_deref(), || handed.vanished(tally.tx_packets))
+            .unwrap_or_default()
+    }
+
+    /// Whether [`Way::vanished`] has to be asked now and then.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.handed.is_some()
+    }
+
+    /// Takes the program off the port. When this returns, everything is counted; with it what had [vanished](Way::vanished).
+    pub(crate) fn close(mut self) -> (io::Result<Tally>, u64) {
         self.detach();
-        self.forward.read()
+        let vanished = self.vanished();
+        (self.forward.read(), vanished)
     }
 
     fn detach(&mut self) {
@@ -120,11 +150,17 @@ impl Way {
         }
     }
 
+    /// Whether the program runs at XDP.
+    pub(crate) fn is_at_xdp(&self) -> bool {
+        matches!(self.attached, Some(Attached::Driver(_)))
+    }
+
     /// Where the program runs, in a word.
     pub(crate) fn place(&self) -> &'static str {
         match self.attached {
             Some(Attached::Link(_)) => "tcx",
             Some(Attached::Filter(_)) => "clsact",
+            Some(Attached::Driver(_)) => "xdp",
             None => "closed",
         }
     }
@@ -134,6 +170,11 @@ impl Drop for Way {
     fn drop(&mut self) {
         self.detach();
     }
+}
+
+/// Why a port would take no frames from a program at XDP, if it would not.
+pub(crate) fn takes_none(to: &End) -> Option<String> {
+    netns::within(to.netns, || devmap::takes_none(to.interface)).ok()?
 }
 
 /// Waits until the frames that programs had in hand, or lanes have sent, are past the other end's queue: what is sent now, perhaps from
@@ -163,6 +204,25 @@ fn state(to: &End, rewrite: Option<Rewrite>, passage: Option<Passage>) -> State 
         mtu: to.interface.mtu,
         macs,
     }
+}
+
+fn unloaded(place: Place, interface: &Interface, error: io::Error) -> Error {
+    let remedy = match (error.raw_os_error(), place) {
+        (Some(libc::EPERM | libc::EACCES), Place::Tc) => {
+            "run as root or give it CAP_BPF and CAP_NET_ADMIN: setcap cap_bpf,cap_net_admin,cap_net_raw+ep l2relay"
+        }
+        // What the verifier says of the length of a frame without CAP_PERFMON.
+        (Some(libc::EPERM | libc::EACCES), Place::Xdp) => {
+            "run as root or give it CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN: setcap cap_bpf,cap_perfmon,cap_net_admin,cap_net_raw+ep l2relay"
+        }
+        _ => "use --backend packet if this kernel has no BPF (CONFIG_BPF_SYSCALL)",
+    };
+    Error::system(
+        "load the forwarding program for",
+        &interface.name,
+        error,
+        remedy,
+    )
 }
 
 fn promiscuous(interface: &Interface) -> Result<PacketSocket> {

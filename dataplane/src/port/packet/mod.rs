@@ -6,12 +6,14 @@
 
 mod rx;
 mod tx;
+mod watch;
 
 use std::{io, os::fd::BorrowedFd, sync::Arc};
 
 pub(crate) use rx::Gate;
 pub use rx::PacketRx;
 pub use tx::PacketTx;
+pub(crate) use watch::watch;
 
 use super::Link;
 use crate::{

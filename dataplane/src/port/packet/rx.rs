@@ -77,6 +77,17 @@ impl PacketRx {
 }
 
 impl PacketRx {
+    /// Of a socket that may be filtered, and is to look on as others do.
+    pub(super) fn look_on(socket: PacketSocket, ring: RxRing) -> io::Result<Self> {
+        socket.bind(Receive::All)?;
+        Ok(Self {
+            socket,
+            ring,
+            stamps: true,
+            empty_ns: 0,
+        })
+    }
+
     /// Begins to receive, once all queues share the frames: from the first on, each flow has its queue.
     pub(super) fn start(&self, gate: Option<BorrowedFd<'_>>) -> io::Result<()> {
         match gate {

@@ -78,7 +78,7 @@ fn is_final(error: &io::Error) -> bool {
 }
 
 /// What a driver means by its refusal. (For veth: `veth_xdp_set`, drivers/net/veth.c.)
-fn why_not_native(error: &io::Error, interface: &Interface) -> String {
+pub(crate) fn why_not_native(error: &io::Error, interface: &Interface) -> String {
     match error.raw_os_error() {
         Some(libc::EOPNOTSUPP | libc::EINVAL) => "its driver runs no XDP programs".into(),
         Some(libc::ERANGE) => format!("mtu {} is too large for it", interface.mtu),
@@ -88,7 +88,7 @@ fn why_not_native(error: &io::Error, interface: &Interface) -> String {
 }
 
 /// Sees to it that no other program is on the interface.
-fn make_way(interface: &Interface, replace: bool) -> Result<()> {
+pub(crate) fn make_way(interface: &Interface, replace: bool) -> Result<()> {
     let deadline = Instant::now() + LEAVING;
     loop {
         let now = Interface::with_index(interface.index)

@@ -36,6 +36,7 @@ pub struct Instruction {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
+    code: Box<[Instruction]>,
     operations: Box<[Operation]>,
 }
 
@@ -129,6 +130,7 @@ impl Program {
             .collect::<Result<_, _>>()?;
         match operations.last() {
             Some(Operation::Return(_) | Operation::ReturnA) => Ok(Self {
+                code: code.into(),
                 operations: operations.into(),
             }),
             _ => Err(Invalid::Instruction(
@@ -136,6 +138,11 @@ impl Program {
                 "the last one must return",
             )),
         }
+    }
+
+    /// What it was made of.
+    pub fn code(&self) -> &[Instruction] {
+        &self.code
     }
 
     /// How many bytes of a frame to keep; 0: none, it does not match. `frame` may be the beginning of one that has `len` bytes.
