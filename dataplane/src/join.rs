@@ -483,6 +483,7 @@ mod tests {
             master: None,
             master_kind: None,
             xdp: Vec::new(),
+            tx_dropped: 0,
         });
         let ends: Vec<End> = (0..2)
             .map(|id| End {

@@ -265,6 +265,11 @@ impl Lane {
         })
     }
 
+    /// Takes all taps out: their observers find them gone.
+    pub fn remove_taps(&mut self) {
+        self.taps.iter_mut().for_each(Vec::clear);
+    }
+
     /// Lets go of its ports and frames, because an interface was created anew. Only for a lane that is finished.
     pub fn vacate(&mut self) {
         (self.rx, self.tx) = (Box::new(Nowhere), Box::new(Nowhere));

@@ -211,7 +211,6 @@ impl Relay {
         if let Some(watch) = self.watch.take() {
             lock(&self.inner).stopping = true;
             watch.stop();
-            self.captures.stop();
             let mut inner = lock(&self.inner);
             inner.propagate();
             inner.looking.clear();
@@ -238,7 +237,7 @@ impl Port {
     fn new(name: PortName, interface: Interface) -> Self {
         let link = Arc::new(Link::new(interface.up && interface.carrier, interface.mtu));
         let mut drops = device::DeviceDrops::default();
-        drops.follow(&name, &interface);
+        drops.follow(&interface);
         Self {
             name,
             interface,
@@ -285,7 +284,7 @@ impl Port {
         self.link
             .set(interface.up && interface.carrier, interface.mtu);
         if self.interface.index != interface.index {
-            self.drops.follow(&self.name, &interface);
+            self.drops.follow(&interface);
         }
         self.gone = false;
         self.interface = interface;
@@ -517,6 +516,10 @@ impl Inner {
         let taken = ids.iter().flat_map(|&id| self.worker(id).remove(vec![id]));
         let mut lanes: Vec<_> = taken.collect();
         lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
+        if self.pairs[pair].down {
+            // Captures wait for an interface, but not for an order to open the pair: they are told.
+            lanes.iter_mut().for_each(|(_, lane)| lane.remove_taps());
+        }
         self.pairs[pair].gates.clear();
         let opened = match closed {
             true => Ok(None),
@@ -634,9 +637,7 @@ impl Inner {
     fn snapshot(&mut self, last: bool) -> Snapshot {
         self.refresh();
         self.refresh_vanished();
-        for (_, port) in self.ports.iter_mut() {
-            port.drops.refresh(&port.name, &port.interface);
-        }
+        self.refresh_drops();
         let port = |id: usize| self.ports[id].name.to_string();
         let ports = self
             .ports

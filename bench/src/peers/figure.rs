@@ -105,6 +105,14 @@ pub(crate) fn ratios(ours: &[Option<f64>], theirs: &[Option<f64>]) -> Vec<Option
         .collect()
 }
 
+/// Round by round, how much more one series is than another. Rounds that lack either have none.
+pub(crate) fn differences(ours: &[Option<f64>], theirs: &[Option<f64>]) -> Vec<Option<f64>> {
+    ours.iter()
+        .zip(theirs)
+        .map(|(&ours, &theirs)| Some(ours? - theirs?))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

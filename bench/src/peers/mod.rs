@@ -66,7 +66,7 @@ pub(crate) struct Flags {
 }
 
 /// What a reader must know to read the figures.
-const NOTES: [&str; 9] = [
+const NOTES: [&str; 10] = [
     "Client, server and flood run on one CPU, the relay on another; a kernel relay (bridge) runs on the sender's.",
     "Each relay is started anew in each round, and rounds begin with another relay each. A ratio is taken within a round; a goal is \
      judged by the median of ratios.",
@@ -80,6 +80,8 @@ const NOTES: [&str; 9] = [
     "A relay that swaps MAC addresses stands between hosts that have the same one, or nobody would accept what it forwards.",
     "A frame's size is counted from the Ethernet header to the payload's end, without the check sequence.",
     "The start includes what starting a program in a namespace takes (ip, setpriv), some milliseconds.",
+    "An interface that comes back does so by commands (ip), whose milliseconds count; a datagram is sent every half millisecond until one \
+     is counted at the server's interface.",
 ];
 
 /// Everything of one comparison; `peers.json`.
@@ -360,7 +362,7 @@ mod tests {
         let report = compared(
             &run,
             "--rounds 1 --seconds 1 --only bridge --relay-cpu 0 --metrics start,transit,under-load-1000,throughput-64,udp,tcp-off-8,\
-             flood-64-64,lossless-64-64,socket-4m",
+             flood-64-64,lossless-64-64,socket-4m,link-up,re-created",
         );
         let values = &report["results"]["values"]["bridge"];
         let value = |key: &str| {
@@ -383,6 +385,7 @@ mod tests {
             "tcp-off-8-goodput",
             "lossless-64-64-overload",
             "socket-4m-50k-read",
+            "link-up",
         ] {
             assert!(
                 value(more_than_nothing) > 0.0,
@@ -391,7 +394,8 @@ mod tests {
         }
         let lost = value("socket-4m-50k-lost");
         assert!((0.0..100.0).contains(&lost), "{values}");
-        for no_program in ["start", "under-load-1000-cpu"] {
+        assert!(value("link-up") <= value("link-up-longest"), "{values}");
+        for no_program in ["start", "under-load-1000-cpu", "re-created"] {
             assert!(values[no_program].is_null(), "{values}");
         }
     }

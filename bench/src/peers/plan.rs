@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::Flags;
-use super::goal::{Against, GOALS};
+use super::goal::GOALS;
 use super::metric::{self, Metric};
 use crate::rivals::{self, Rival};
 
@@ -81,10 +81,10 @@ fn relays(flags: &Flags) -> Result<Vec<Box<dyn Rival>>> {
         ([], Preset::Full) => {}
         ([], Preset::Quick) => relays.retain(|relay| QUICK.0.contains(&relay.name())),
         ([], Preset::Goals) => relays.retain(|relay| {
-            GOALS.iter().any(|goal| {
-                goal.relay == relay.name()
-                    || matches!(goal.against, Against::Best(names) if names.contains(&relay.name()))
-            })
+            let name = relay.name();
+            GOALS
+                .iter()
+                .any(|goal| goal.relay == name || goal.against.names().contains(&name))
         }),
         (names, _) => return names.iter().map(|name| rivals::find(name)).collect(),
     }

@@ -5,6 +5,7 @@
 
 mod l2relay;
 mod testpmd;
+mod watched;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::process::{Output, Process, Program};
 use crate::run::Run;
 use crate::topology::{self, Shape, Topology};
 pub(crate) use l2relay::{l2relay_missing, play_links};
+use watched::Watched;
 
 /// How long a relay may take until it forwards. testpmd needs about one second.
 const START: Duration = Duration::from_secs(20);
@@ -89,6 +91,11 @@ pub(crate) fn all() -> Vec<Box<dyn Rival>> {
     let mut all: Vec<Box<dyn Rival>> = vec![Box::new(Nothing), Box::new(Bridge)];
     all.extend(testpmd::ALL.map(|relay| Box::new(relay) as Box<dyn Rival>));
     all.extend(l2relay::ALL.map(|relay| Box::new(relay) as Box<dyn Rival>));
+    all.push(Box::new(Watched {
+        name: "l2relay-watched",
+        about: "l2relay-spin while its statistics are read 100 times a second",
+        relay: "l2relay-spin",
+    }));
     all.push(Box::new(Limit));
     all
 }
@@ -112,6 +119,8 @@ pub(crate) struct Running {
     command: String,
     /// The process that forwards, if it is another than the one that was started.
     forwards: Option<u32>,
+    /// What reads its statistics meanwhile.
+    watch: Option<Process>,
 }
 
 impl Running {
@@ -120,6 +129,7 @@ impl Running {
             process: Some(process),
             command: program.command_line(),
             forwards: None,
+            watch: None,
         }
     }
 
@@ -144,6 +154,11 @@ impl Running {
             && !process.is_running()
         {
             bail!("`{}` ended by itself:\n{}", self.command, process.written());
+        }
+        if let Some(watch) = &mut self.watch
+            && !watch.is_running()
+        {
+            bail!("nobody reads its statistics: {}", watch.written());
         }
         Ok(())
     }

@@ -9,10 +9,7 @@ mod stream;
 
 use std::{
     os::unix::net::UnixStream,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
 };
 
@@ -33,7 +30,6 @@ const CAPTURES_MAX: usize = 16;
 #[derive(Default)]
 pub(crate) struct Captures {
     threads: Mutex<Vec<JoinHandle<()>>>,
-    stopping: Arc<AtomicBool>,
 }
 
 impl Captures {
@@ -47,7 +43,7 @@ impl Captures {
             ));
         }
         let (connect, connection) = crossbeam::channel::bounded::<UnixStream>(1);
-        let stream = Stream::new(taps, request, Arc::clone(&self.stopping));
+        let stream = Stream::new(taps, request);
         let ports = stream.ports().map(str::to_owned).collect();
         let first = to_line(&Response::Capture(CaptureStarted { ports }));
         let run = move || {
@@ -68,11 +64,6 @@ impl Captures {
             }
             Err(error) => refused(format!("no thread can be started for it: {error}")),
         }
-    }
-
-    /// From now on a capture that ends does so because the relay stops.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
     }
 
     /// Waits for all of them, after their taps are gone.

@@ -5,17 +5,13 @@
 use std::{
     io::{self, Read, Write},
     os::{fd::AsFd, unix::net::UnixStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use super::pcapng::{Span, Writer};
 use crate::{
     control::protocol::CaptureRequest,
-    relay::observe::Observation,
+    relay::observe::{Fate, Observation},
     stage::tap::{Copied, Point, TapCounts},
     sys::event::Poller,
 };
@@ -24,6 +20,8 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(5);
 /// How long the reader may take for the rest, once the capture is over.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a port's taps are gone before that is told, while others are there.
+const SETTLE: Duration = Duration::from_millis(100);
 /// How long one attempt to write may take, before it is looked whether the capture is over.
 const ATTEMPT: Duration = Duration::from_millis(100);
 /// Bytes that are sent together.
@@ -39,7 +37,6 @@ pub(super) struct Stream {
     /// Frames that are still wanted; `None`: no limit.
     left: Option<u64>,
     start_ns: u64,
-    stopping: Arc<AtomicBool>,
 }
 
 /// A tap, and its oldest copy.
@@ -53,17 +50,15 @@ struct Port {
     name: String,
     /// Frames that were written.
     delivered: u64,
+    /// Since when its taps are gone.
+    gone_since: Option<Instant>,
 }
 
 /// The reader has left, or does not read.
 struct Left;
 
 impl Stream {
-    pub(super) fn new(
-        taps: Vec<Observation>,
-        request: &CaptureRequest,
-        stopping: Arc<AtomicBool>,
-    ) -> Self {
+    pub(super) fn new(taps: Vec<Observation>, request: &CaptureRequest) -> Self {
         let mut writer = Writer::new();
         let mut ports: Vec<Port> = Vec::new();
         let source = |tap: Observation| {
@@ -74,6 +69,7 @@ impl Stream {
                 ports.push(Port {
                     name: tap.port().to_owned(),
                     delivered: 0,
+                    gone_since: None,
                 });
                 ports.len() - 1
             });
@@ -90,7 +86,6 @@ impl Stream {
             writer,
             left: request.count,
             start_ns: now_ns(),
-            stopping,
         }
     }
 
@@ -145,28 +140,63 @@ impl Stream {
         self.taps.iter().all(|source| source.tap.is_abandoned())
     }
 
+    /// Ends the capture at ports whose taps are gone while others are there: their pair was closed, for example.
+    fn leave_ports(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        for port in 0..self.ports.len() {
+            let mut gone = None;
+            let taps = self.taps.iter_mut().filter(|source| source.port == port);
+            let stays = taps.fold(false, |stays, source| {
+                // Looked at before the copies: what was copied earlier is among them.
+                gone = source.tap.is_abandoned().then(|| source.tap.fate());
+                source.next = source.next.take().or_else(|| source.tap.receive());
+                stays || gone.is_none() || source.next.is_some()
+            });
+            let since = &mut self.ports[port].gone_since;
+            match gone.filter(|fate| !stays && *fate != Fate::Stopped) {
+                None => *since = None,
+                // The other lanes of a pair follow at once, as a rule, and then everything is over.
+                Some(_) if since.get_or_insert_with(Instant::now).elapsed() < SETTLE => {}
+                Some(fate) => {
+                    self.describe(port, &format!("{fate}{}", CaptureRequest::GOES_ON));
+                    self.taps.retain(|source| source.port != port);
+                }
+            }
+        }
+    }
+
     /// Describes what was counted. The taps must be out of their lanes, and their copies taken or not wanted.
     fn finish(&mut self, why: &str) {
+        for port in 0..self.ports.len() {
+            if self.taps.iter().any(|source| source.port == port) {
+                self.describe(port, why);
+            }
+        }
+    }
+
+    /// Describes what was counted at a port.
+    fn describe(&mut self, port: usize, why: &str) {
         let span = Span {
             start_ns: self.start_ns,
             end_ns: now_ns(),
         };
-        for (id, port) in self.ports.iter().enumerate() {
-            let mut sum = TapCounts::default();
-            for source in self.taps.iter_mut().filter(|source| source.port == id) {
-                // Beyond the count that was asked for: they are no part of the capture.
-                let waiting = source.next.take().into_iter();
-                let unwanted = waiting.chain(std::iter::from_fn(|| source.tap.receive()));
-                let unwanted = unwanted.count() as u64;
-                let counts = source.tap.counts();
-                sum.seen += counts.seen;
-                sum.matched += counts.matched - unwanted;
-                sum.lost += counts.lost;
-            }
-            debug_assert_eq!(sum.matched, port.delivered + sum.lost);
-            self.writer
-                .statistics(id as u32, span, sum, port.delivered, why);
+        let mut sum = TapCounts::default();
+        for source in self.taps.iter_mut().filter(|source| source.port == port) {
+            // Beyond the count that was asked for: they are no part of the capture.
+            let waiting = source.next.take().into_iter();
+            let unwanted = waiting.chain(std::iter::from_fn(|| source.tap.receive()));
+            let unwanted = unwanted.count() as u64;
+            let counts = source.tap.counts();
+            sum.seen += counts.seen;
+            sum.matched += counts.matched - unwanted;
+            sum.lost += counts.lost;
         }
+        let delivered = self.ports[port].delivered;
+        debug_assert_eq!(sum.matched, delivered + sum.lost);
+        self.writer
+            .statistics(port as u32, span, sum, delivered, why);
     }
 }
 
@@ -189,21 +219,19 @@ impl Reader {
             // Looked at before the copies: what was copied earlier is among them.
             let over = capture.is_over();
             let moved = capture.gather();
+            capture.leave_ports();
             let blocks = capture.writer.take();
             self.send(&blocks, capture)?;
             if capture.left == Some(0) {
-                break "as many frames as were asked for";
+                break "as many frames as were asked for".to_owned();
             }
             if moved == 0 && over {
-                break if capture.stopping.load(Ordering::Relaxed) {
-                    "the relay was stopped"
-                } else {
-                    "the pair was removed, or is carried by another back end"
-                };
+                let any = capture.taps.first();
+                break any.map_or_else(String::new, |source| source.tap.fate().to_string());
             }
             let wait = if moved == 0 { LOOK } else { Duration::ZERO };
             if self.has_closed(wait)? {
-                break "ended by the reader";
+                break "ended by the reader".to_owned();
             }
         };
         self.deadline = Some(Instant::now() + PATIENCE);
@@ -215,7 +243,7 @@ impl Reader {
             let blocks = capture.writer.take();
             self.send(&blocks, capture)?;
         }
-        capture.finish(why);
+        capture.finish(&why);
         let blocks = capture.writer.take();
         self.send(&blocks, capture)
     }

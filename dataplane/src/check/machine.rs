@@ -77,7 +77,8 @@ impl Rights {
         self.effective & (1 << capability) != 0
     }
 
-    /// The state of a capability that CAP_SYS_ADMIN includes, as it did before there was such a one (`include/linux/capability.h`).
+    /// The state of a capability that CAP_SYS_ADMIN includes where BPF programs are concerned (`bpf_net_capable`, `perfmon_capable`,
+    /// `include/linux/capability.h` and `bpf.h`).
     fn included(&self, capability: u32) -> &'static str {
         match self.has(capability) || self.has(capability::SYS_ADMIN) {
             true => "present",
@@ -206,13 +207,10 @@ fn for_xdp(rights: &Rights, locked_memory: Option<&str>) -> String {
 }
 
 fn for_kernel(rights: &Rights) -> String {
-    let admin = match rights.has(capability::NET_ADMIN) {
-        true => "present",
-        false => "missing",
-    };
     format!(
-        "CAP_BPF {}, CAP_NET_ADMIN {admin}; at XDP CAP_PERFMON {} (other back ends need none of them)",
+        "CAP_BPF {}, CAP_NET_ADMIN {}; at XDP CAP_PERFMON {} (packet needs none of them)",
         rights.included(capability::BPF),
+        rights.included(capability::NET_ADMIN),
         rights.included(capability::PERFMON),
     )
 }

@@ -21,7 +21,10 @@ use pcap_file::{
     },
 };
 
-use self::{output::Output, show::line};
+use self::{
+    output::Output,
+    show::{line, name},
+};
 use super::{Target, remote::one};
 use crate::{
     control::protocol::{CaptureRequest, Request, Response},
@@ -258,7 +261,16 @@ impl Capture {
                         lines.push_str(&line(port, &frame));
                     }
                 }
-                Some(Block::InterfaceStatistics(block)) => self.statistics.push(block.into_owned()),
+                Some(Block::InterfaceStatistics(block)) => {
+                    let ports = self.parser.as_ref().map(PcapNgParser::interfaces);
+                    let port = ports.and_then(|ports| ports.get(block.interface_id as usize));
+                    if let Some(why) = comment(&block)
+                        && why.ends_with(CaptureRequest::GOES_ON)
+                    {
+                        eprintln!("{}: {why}", name(port));
+                    }
+                    self.statistics.push(block.into_owned());
+                }
                 _ => {}
             }
         }
@@ -273,16 +285,16 @@ impl Capture {
 
     /// Says what it came to.
     fn report(&self, outcome: Result<(), Broken>, relay: &str, output: &Output) -> ExitCode {
-        let (mut matched, mut lost, mut seen, mut why) = (0, 0, 0, String::new());
+        let (mut matched, mut lost, mut seen) = (0, 0, 0);
         for option in self.statistics.iter().flat_map(|block| &block.options) {
             match option {
                 InterfaceStatisticsOption::IsbIfRecv(count) => seen += count,
                 InterfaceStatisticsOption::IsbFilterAccept(count) => matched += count,
                 InterfaceStatisticsOption::IsbIfDrop(count) => lost += count,
-                InterfaceStatisticsOption::Comment(text) => why = text.to_string(),
                 _ => {}
             }
         }
+        let why = self.statistics.last().and_then(comment).unwrap_or_default();
         match outcome {
             Ok(()) => {
                 eprintln!(
@@ -303,4 +315,12 @@ impl Capture {
         eprintln!("l2relay: the capture broke off{}", output.condition());
         ExitCode::FAILURE
     }
+}
+
+/// The comment of a block.
+fn comment<'a>(block: &'a InterfaceStatisticsBlock<'_>) -> Option<&'a str> {
+    block.options.iter().find_map(|option| match option {
+        InterfaceStatisticsOption::Comment(text) => Some(text.as_ref()),
+        _ => None,
+    })
 }

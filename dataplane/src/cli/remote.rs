@@ -45,7 +45,7 @@ pub struct StatsArgs {
     /// Print JSON, one object a line
     #[arg(long)]
     pub json: bool,
-    /// Print again every S seconds, with rates since the time before: 0.1 to 86400
+    /// Print again every S seconds, with rates since the time before: 0.01 to 86400
     #[arg(long, value_name = "S")]
     pub watch: Option<String>,
     /// Have the relay count from 0 again; what is printed had been counted before

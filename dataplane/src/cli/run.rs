@@ -107,7 +107,7 @@ pub struct RunArgs {
     /// Wait at most S seconds for interfaces that are not there yet, as in a container: 0 to 86400
     #[arg(long, value_name = "S", default_value = "0")]
     pub wait_ports: String,
-    /// Print the statistics every S seconds: 0.1 to 86400
+    /// Print the statistics every S seconds: 0.01 to 86400
     #[arg(long, value_name = "S")]
     pub stats_interval: Option<String>,
     /// Print statistics as JSON, one object a line
@@ -303,6 +303,6 @@ pub(super) fn interval(option: &str, text: &str) -> Result<f64, String> {
     let seconds = text
         .parse()
         .ok()
-        .filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| format!("{option} {text:?}: write seconds, 0.1 to 86400"))
+        .filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| format!("{option} {text:?}: write seconds, 0.01 to 86400"))
 }

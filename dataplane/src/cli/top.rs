@@ -44,7 +44,7 @@ pub struct TopArgs {
     /// Which relay.
     #[command(flatten)]
     pub target: Target,
-    /// Refresh every S seconds: 0.1 to 86400
+    /// Refresh every S seconds: 0.01 to 86400
     #[arg(long, value_name = "S", default_value = "1")]
     pub interval: String,
     /// Print one interval as plain text and end: needs no terminal

@@ -82,6 +82,8 @@ pub struct CaptureRequest {
 impl CaptureRequest {
     /// Most room for copies, in bytes.
     pub const BUFFER_MAX: u64 = 256 << 20;
+    /// How the reason ends, in the statistics of a port, where other ports are still captured.
+    pub const GOES_ON: &str = "; the capture goes on at other ports";
 
     fn default_buffer() -> u64 {
         TapSettings::BUFFER as u64

@@ -47,6 +47,8 @@ impl Relay {
 
 impl Inner {
     pub(super) fn apply(&mut self, new: Config) -> Result<Vec<String>> {
+        // What is opened anew counts from now.
+        self.refresh_drops();
         let running: Vec<(PortName, Interface)> = self
             .ports
             .iter()
@@ -226,6 +228,9 @@ impl Inner {
         let state = if down { "down" } else { "up" };
         if self.pairs[at].down != down {
             self.pairs[at].down = down;
+            if down {
+                self.look_away(at);
+            }
             self.reopen(at);
             if let Some(trouble) = &self.pairs[at].trouble {
                 return Err(Error::Config(vec![trouble.clone()]));

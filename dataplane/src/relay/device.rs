@@ -1,6 +1,7 @@
 //! What interfaces drop after the kernel has accepted it for sending: by their own count, apart from the relay's.
 
-use crate::{config::PortName, interface::Interface, sys::netns};
+use super::Inner;
+use crate::{interface::Interface, sys::netns};
 
 /// The count of a port since the relay was started, whichever interface it was.
 #[derive(Debug, Default)]
@@ -15,21 +16,18 @@ pub(super) struct DeviceDrops {
 
 impl DeviceDrops {
     /// Begins to count for an interface; goes on where another ended.
-    pub(super) fn follow(&mut self, name: &PortName, interface: &Interface) {
-        let now = ask(name, interface).unwrap_or_default();
+    pub(super) fn follow(&mut self, interface: &Interface) {
         *self = Self {
             before: self.total(),
-            first: now,
-            last: now,
+            first: interface.tx_dropped,
+            last: interface.tx_dropped,
         };
     }
 
-    /// Asks the interface. One that is gone has dropped what it said last.
-    pub(super) fn refresh(&mut self, name: &PortName, interface: &Interface) {
-        if let Some(now) = ask(name, interface) {
-            // A device may be reset, and begins anew.
-            (self.first, self.last) = (self.first.min(now), now);
-        }
+    /// What the interface says now. One that is gone has dropped what it said last.
+    fn refresh(&mut self, now: u64) {
+        // A device may be reset, and begins anew.
+        (self.first, self.last) = (self.first.min(now), now);
     }
 
     /// Frames that it lost and has not counted.
@@ -48,7 +46,21 @@ impl DeviceDrops {
     }
 }
 
-fn ask(name: &PortName, interface: &Interface) -> Option<u64> {
-    let ask = || Interface::tx_dropped(interface.index);
-    netns::within(name.netns.as_deref(), ask).ok()?.ok()?
+impl Inner {
+    /// Asks all interfaces, those of a namespace at once.
+    pub(super) fn refresh_drops(&mut self) {
+        for netns in self.namespaces() {
+            // A namespace may be absent for a while.
+            let Ok(Ok(drops)) = netns::within(netns.as_deref(), Interface::tx_drops) else {
+                continue;
+            };
+            let ports = self.ports.iter_mut().map(|(_, port)| port);
+            for port in ports.filter(|port| port.name.netns == netns && !port.gone) {
+                if let Some(&now) = drops.get(&port.interface.name) {
+                    port.interface.tx_dropped = now;
+                    port.drops.refresh(now);
+                }
+            }
+        }
+    }
 }

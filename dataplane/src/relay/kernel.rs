@@ -76,13 +76,18 @@ impl Inner {
         config: &Config,
         passage: Option<Passage>,
     ) -> Result<Opened> {
-        if config.kernel_hook == KernelHook::Xdp {
+        let at_xdp = config.kernel_hook == KernelHook::Xdp;
+        let refuse = |is_asked: fn(&End<'_>) -> bool| {
             let ends = directions(ports).into_iter().map(|(_, to)| self.end(to));
+            let ends = ends.filter(|end| at_xdp && is_asked(end));
             let mistakes: Vec<_> = ends.filter_map(|end| takes_none(&end)).collect();
-            if !mistakes.is_empty() {
-                return Err(Error::Config(mistakes));
+            match mistakes.is_empty() {
+                true => Ok(()),
+                false => Err(Error::Config(mistakes)),
             }
-        }
+        };
+        let is_veth = |end: &End<'_>| end.interface.kind.as_deref() == Some("veth");
+        refuse(is_veth)?;
         let mut ways = Vec::new();
         for (from, to) in directions(ports) {
             let options = Options {
@@ -99,6 +104,8 @@ impl Inner {
                 passage,
             )?);
         }
+        // Some drivers are ready for it once they have a program of their own.
+        refuse(|end| end.interface.kind.as_deref() != Some("veth"))?;
         let places = directions(ports)
             .into_iter()
             .zip(&ways)
@@ -128,6 +135,9 @@ impl Inner {
     /// Takes the programs of a pair off, and attaches them anew unless it is to be closed. Counts go on.
     pub(super) fn reopen_kernel(&mut self, pair: usize, closed: bool) -> Result<Option<String>> {
         self.close_ways(pair);
+        if self.pairs[pair].down {
+            self.look_away(pair);
+        }
         if closed {
             return Ok(None);
         }

@@ -18,11 +18,12 @@
 //! ```
 
 use std::{
+    fmt,
     sync::{Mutex, Weak},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use super::{Inner, LaneInfo, Port, Relay, lock};
+use super::{Inner, LaneInfo, Pair, Port, Relay, lock};
 use crate::{
     capture::{port::PortTap, refused},
     control::{protocol::CaptureRequest, server::Answer},
@@ -60,6 +61,26 @@ pub struct Observation {
     epoch_ns: u64,
 }
 
+/// Why a lane has no tap any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Stopped,
+    Closed,
+    Carried,
+    Removed,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stopped => "the relay was stopped",
+            Self::Closed => "the pair was closed",
+            Self::Carried => "the pair is carried by another back end now",
+            Self::Removed => "the pair was removed",
+        })
+    }
+}
+
 /// Somebody who looks on at a port, because the kernel carries the frames.
 pub(super) struct Looking {
     lane: LaneId,
@@ -74,7 +95,7 @@ impl Relay {
     /// the host itself sends by a port is then seen too.
     ///
     /// # Errors
-    /// [`Error::Config`]: there is no such port or lane, or the kernel carries it where no socket can look on (XDP);
+    /// [`Error::Config`]: there is no such port or lane, its pair is closed, or the kernel carries it where no socket can look on (XDP);
     /// [`Error::System`]: a packet socket can't be opened.
     pub fn observe(
         &self,
@@ -92,7 +113,7 @@ impl Relay {
         // Of several places, those that can be looked at.
         let (unseen, chosen): (Vec<_>, Vec<_>) = chosen
             .into_iter()
-            .partition(|(lane, _)| inner.is_out_of_sight(*lane));
+            .partition(|(lane, _)| inner.is_closed(*lane) || inner.is_out_of_sight(*lane));
         if let ([(lane, _), ..], []) = (&unseen[..], &chosen[..]) {
             return Err(Error::Config(vec![inner.not_observed(*lane)]));
         }
@@ -204,6 +225,25 @@ impl Inner {
             .collect()
     }
 
+    fn pair_of(&self, lane: LaneId) -> Option<&Pair> {
+        self.pairs.iter().find(|pair| pair.lanes.contains(&lane))
+    }
+
+    /// Whether the lane's pair is closed by order.
+    fn is_closed(&self, lane: LaneId) -> bool {
+        self.pair_of(lane).is_some_and(|pair| pair.down)
+    }
+
+    /// Why a lane has no tap any more.
+    fn fate(&self, lane: LaneId) -> Fate {
+        match self.pair_of(lane) {
+            _ if self.stopping => Fate::Stopped,
+            None => Fate::Removed,
+            Some(pair) if pair.down => Fate::Closed,
+            Some(_) => Fate::Carried,
+        }
+    }
+
     /// Whether frames of a lane pass where no socket can look on.
     fn is_out_of_sight(&self, lane: LaneId) -> bool {
         let mut pairs = (0..self.pairs.len()).filter(|&pair| self.is_at_xdp(pair));
@@ -211,6 +251,15 @@ impl Inner {
     }
 
     fn not_observed(&self, lane: LaneId) -> String {
+        if self.is_closed(lane) {
+            let [rx, tx] = [Point::Before, Point::After].map(|point| self.port_at(lane, point));
+            return format!(
+                "{} is closed: open its pair first (l2relay set --up {},{})",
+                self.lane_name(&self.lanes[lane]),
+                rx.name,
+                tx.name
+            );
+        }
         format!(
             "{} is carried at XDP, before any socket sees a frame: use --kernel-hook tc, or move the pair (l2relay set --carry)",
             self.lane_name(&self.lanes[lane])
@@ -312,6 +361,12 @@ impl Observation {
     /// Whether the tap is gone: detached, or the lane or the relay with it. What it copied before can still be taken.
     pub fn is_abandoned(&self) -> bool {
         self.observer.is_abandoned()
+    }
+
+    /// Why the tap is gone, if it is.
+    pub(crate) fn fate(&self) -> Fate {
+        let relay = self.relay.upgrade();
+        relay.map_or(Fate::Stopped, |inner| lock(&inner).fate(self.lane))
     }
 
     /// Takes the tap out of its lane. The counts are final then, and what was copied can still be taken.

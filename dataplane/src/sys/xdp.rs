@@ -25,7 +25,8 @@ pub(crate) struct Features {
     pub(crate) native: bool,
     /// AF_XDP without copies.
     pub(crate) zero_copy: bool,
-    /// Frames can be redirected to it: of veth, whether its other end would take them now (`veth_set_xdp_features`, `drivers/net/veth.c`).
+    /// Frames can be redirected to it, or it does not say (before Linux 6.3): of veth, whether its other end would take them now
+    /// (`veth_set_xdp_features`, `drivers/net/veth.c`).
     pub(crate) transmit: bool,
 }
 
@@ -70,7 +71,7 @@ impl Features {
         Ok(Self {
             native: answer.feature_flags & BASIC_AND_REDIRECT == BASIC_AND_REDIRECT,
             zero_copy: answer.feature_flags & ZERO_COPY != 0,
-            transmit: answer.feature_flags & TRANSMIT != 0,
+            transmit: answer.feature_flags == 0 || answer.feature_flags & TRANSMIT != 0,
         })
     }
 }

@@ -25,11 +25,11 @@ impl Capture {
             .stderr(Stdio::piped())
             .spawn()
             .expect("it starts");
-        let mut said = BufReader::new(child.stderr.take().expect("stderr is piped"));
-        let mut line = String::new();
-        said.read_line(&mut line).expect("text");
+        let said = BufReader::new(child.stderr.take().expect("stderr is piped"));
+        let mut capture = Capture { child, said };
+        let line = capture.says();
         assert!(line.starts_with("capturing at"), "{line}");
-        Capture { child, said }
+        capture
     }
 
     /// Asks it to end.
@@ -37,6 +37,13 @@ impl Capture {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", "INT", &pid]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// The next line on standard error.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).expect("text");
+        line
     }
 
     /// Its exit status, standard output and standard error, when it has ended.
@@ -371,6 +378,14 @@ fn a_port_in_the_kernel_is_looked_at_while_the_kernel_carries() {
 
     let words = ["set", "--name", &name, "--carry", "r0,r1=kernel"];
     assert!(attempt(net, "relay", &[], &words).status.success());
+    // A pair that is closed carries nothing, whatever comes to its ports.
+    let capture = Capture::start(net, &name, &["--port", "r0", "-w", file.path()]);
+    for state in ["--down", "--up"] {
+        let words = ["set", "--name", &name, state, "r0,r1"];
+        assert!(attempt(net, "relay", &[], &words).status.success());
+    }
+    let (status, _, said) = capture.result();
+    assert!(status == 0 && said.contains("frames captured"), "{said}");
     assert!(eventually(PATIENCE, || relay.descriptors_and_threads() == before));
     relay.stop(Signal::Term);
 }
@@ -457,6 +472,78 @@ fn whoever_breaks_off_leaves_a_file_that_can_be_read() {
     let (status, _, said) = bereft.result();
     assert!(status == 1 && said.contains("it was killed"), "{said}");
     assert_eq!(tshark(&file.0, &["frame.len"]).len(), 3);
+}
+
+/// A pair is closed by order, moved to the kernel, removed: its captures end and say why, and those that see more go on.
+#[test]
+fn a_capture_is_told_that_its_pair_was_closed() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let name = net.ns("relay");
+    net.veth(("client", "c2"), ("relay", "r2"));
+    net.veth(("server", "s3"), ("relay", "r3"));
+    let pairs = ["--pair", "r0,r1", "--pair", "r2,r3", "--name", &name];
+    let (mut relay, mut sent) = (Relay::start(net, "relay", &pairs), 0);
+    let set = |what: &str, pair: &str| {
+        let output = attempt(net, "relay", &[], &["set", "--name", &name, what, pair]);
+        assert!(output.status.success(), "{output:?}");
+    };
+    let (file, other) = (
+        Scratch(net.file("closed.pcapng")),
+        Scratch(net.file("goes-on.pcapng")),
+    );
+    let frames: Vec<Vec<u8>> = (0..3).map(|at| udp_frame(300, at)).collect();
+    for (what, pair, why) in [
+        ("--down", "r0,r1", "the pair was closed"),
+        ("--carry", "r0,r1=kernel", "carried by another back end"),
+        ("--remove", "r0,r1", "the pair was removed"),
+    ] {
+        let at_port = Capture::start(net, &name, &["--port", "r0", "-w", file.path(), "udp"]);
+        let mut everywhere = Capture::start(net, &name, &["--before", "-w", other.path(), "udp"]);
+        send_raw(net, "client", "c0", &frames);
+        sent += 3;
+        relay.snapshot_when("all forwarded", |snapshot| {
+            snapshot.way("r0", "r1").tx_packets == sent
+        });
+        set(what, pair);
+        let (status, _, said) = at_port.result();
+        assert!(status == 0 && said.contains(why), "{what}: {said}");
+        assert_eq!(figures(&said)[0], 3, "{what}: {said}");
+        assert_eq!(tshark(&file.0, &["frame.len"]).len(), 3);
+        for port in ["r0", "r1"] {
+            let line = everywhere.says();
+            let told = line.starts_with(port) && line.contains(why) && line.contains("goes on");
+            assert!(told, "{what}: {line}");
+        }
+        // The other pair is looked at all the same.
+        send_raw(net, "client", "c2", &frames[..2]);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        everywhere.interrupt();
+        let (status, _, said) = everywhere.result();
+        assert!(status == 0 && said.contains("by the reader"), "{said}");
+        // A host may have said something of its own meanwhile, which no filter matched.
+        let [captured, _, matched, lost] = figures(&said);
+        assert_eq!([captured, matched, lost], [5, 5, 0], "{what}: {said}");
+        assert_eq!(tshark(&other.0, &["frame.len"]).len(), 5);
+        if what == "--down" {
+            // Nothing passes there: to look would be to wait for nothing.
+            let late = attempt(
+                net,
+                "relay",
+                &[],
+                &["capture", "--name", &name, "--port", "r0"],
+            );
+            let said = String::from_utf8_lossy(&late.stderr).into_owned();
+            let told = said.contains("closed") && said.contains("set --up r0,r1");
+            assert!(late.status.code() == Some(2) && told, "{said}");
+            set("--up", "r0,r1");
+        } else if what == "--carry" {
+            set("--carry", "r0,r1=packet");
+        }
+    }
+    relay.stop(Signal::Term);
 }
 
 #[test]

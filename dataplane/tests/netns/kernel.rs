@@ -516,6 +516,23 @@ fn who_is_on_the_hook_already_is_named() {
         refused(net, &[], run, &texts);
     }
     net.sh("relay", "tc filter del dev r1 ingress");
+    // One that is iproute2's own, and no BPF.
+    net.sh(
+        "relay",
+        "tc filter add dev r1 ingress protocol ip u32 match u32 0 0",
+    );
+    for run in [KERNEL, CLSACT] {
+        let texts = ["u32 filter", "r1", "tc filter del dev r1 ingress"];
+        refused(net, &[], run, &texts);
+    }
+    net.sh("relay", "tc filter del dev r1 ingress");
+    // Somebody's program on tcx, held by a link.
+    let somebody = Peer::listen(net, "relay", "tcx --interface r1");
+    for run in [KERNEL, CLSACT] {
+        let texts = ["somebody", "tcx of r1", "bpftool link show id"];
+        refused(net, &[], run, &texts);
+    }
+    somebody.result();
     // A qdisc that somebody else made stays.
     Relay::start(net, "relay", CLSACT).stop(Signal::Term);
     assert_eq!(

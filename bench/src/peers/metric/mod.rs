@@ -4,6 +4,7 @@ mod flood;
 mod latency;
 mod lossless;
 mod program;
+mod recovery;
 mod socket;
 mod tools;
 
@@ -55,7 +56,8 @@ pub(crate) trait Metric {
 }
 
 /// Every metric, in the order of measuring. Those that need the hosts' offloads at their defaults come first, those that switch them off
-/// next, floods after them, since they switch GRO on, and the one that looks at the memory last.
+/// next, floods after them, since they switch GRO on, then the one that looks at the memory, and last those
+/// that take an interface away: not every relay is a relay after that.
 pub(crate) fn all() -> Vec<Box<dyn Metric>> {
     let mut all: Vec<Box<dyn Metric>> = vec![
         Box::new(program::Start),
@@ -85,6 +87,8 @@ pub(crate) fn all() -> Vec<Box<dyn Metric>> {
         all.push(Box::new(socket::Socket { buffer }));
     }
     all.push(Box::new(program::Memory));
+    all.push(Box::new(recovery::Recovery::LinkUp));
+    all.push(Box::new(recovery::Recovery::Recreated));
     all
 }
 

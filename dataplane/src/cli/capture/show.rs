@@ -15,12 +15,6 @@ pub(super) fn line(
     port: Option<&InterfaceDescriptionBlock>,
     frame: &EnhancedPacketBlock,
 ) -> String {
-    let name = port.and_then(|port| {
-        port.options.iter().find_map(|option| match option {
-            InterfaceDescriptionOption::IfName(name) => Some(name.as_ref()),
-            _ => None,
-        })
-    });
     let (mut direction, mut notes) = ("", String::new());
     for option in &frame.options {
         match option {
@@ -46,12 +40,22 @@ pub(super) fn line(
     let mut line = format!(
         "{hours:02}:{minutes:02}:{seconds:02}.{:09} {} {direction} ",
         frame.timestamp.subsec_nanos(),
-        name.unwrap_or("?")
+        name(port)
     );
     describe(&mut line, &frame.data);
     // Writing to a string does not fail.
     let _ = writeln!(line, ", {} bytes{notes}", frame.original_len);
     line
+}
+
+/// What a port is called.
+pub(super) fn name<'a>(port: Option<&'a InterfaceDescriptionBlock>) -> &'a str {
+    let mut options = port.iter().flat_map(|port| &port.options);
+    let name = options.find_map(|option| match option {
+        InterfaceDescriptionOption::IfName(name) => Some(name.as_ref()),
+        _ => None,
+    });
+    name.unwrap_or("?")
 }
 
 /// Addresses and protocols, as far as they were copied.

@@ -285,10 +285,35 @@ def tap(o):
     say(frames=frames, refused=refused)
 
 
+def tcx(o):
+    """Holds a program of its own, which lets everything pass, on tcx ingress of an interface until the input ends: by the system call,
+    for no tool of Debian 12 knows tcx."""
+    import ctypes
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def bpf(command, *parts):
+        attr = ctypes.create_string_buffer(b"".join(parts).ljust(128, b"\0"), 128)
+        fd = libc.syscall(321 if os.uname().machine == "x86_64" else 280, command, attr, 128)
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), "bpf")
+        return fd
+
+    # r0 = -1 (TCX_NEXT), exit.
+    code = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xb7, 0, 0, -1, 0x95, 0, 0, 0))
+    licence = ctypes.create_string_buffer(b"GPL")
+    address = ctypes.addressof
+    program = bpf(5, struct.pack("=IIQQIIQII16s", 3, 2, address(code), address(licence), 0, 0, 0, 0, 0, b"somebody"))
+    link = bpf(28, struct.pack("=IIII", program, socket.if_nametoindex(o.interface), 46, 0))
+    print("listening", flush=True)
+    sys.stdin.read()
+    os.close(link)
+    say(held=1)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("command", choices=["tcp-serve", "tcp-connect", "udp-send", "udp-receive", "udp-collect", "flood",
-                                       "raw-send", "raw-receive", "tap", "sink", "echo",
+                                       "raw-send", "raw-receive", "tap", "tcx", "sink", "echo",
                                        "ask"])
     p.add_argument("--address", default="0.0.0.0")
     p.add_argument("--port", type=int, default=5000)
@@ -313,7 +338,7 @@ def main():
     {"tcp-serve": tcp_serve, "tcp-connect": tcp_connect, "udp-send": udp_send, "udp-receive": udp_receive,
      "udp-collect": udp_collect,
      "flood": flood, "raw-send": raw_send, "raw-receive": raw_receive,
-     "tap": tap, "sink": sink, "echo": echo, "ask": ask}[o.command](o)
+     "tap": tap, "tcx": tcx, "sink": sink, "echo": echo, "ask": ask}[o.command](o)
 
 
 main()

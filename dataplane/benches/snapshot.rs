@@ -1,0 +1,102 @@
+//! What a snapshot of a relay with 64 pairs takes, with all counters fetched anew from the workers and the kernel.
+//!
+//! Needs root: the pairs are interfaces in a namespace of its own, which is removed again. Without root it says so and measures nothing.
+//! Run with `cargo bench -p l2relay --bench snapshot`.
+
+use std::{
+    fmt::Write as _,
+    io::Write as _,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use criterion::Criterion;
+use l2relay::{
+    config::{Config, PortName},
+    relay::Relay,
+};
+
+/// As many pairs as the goal names.
+const PAIRS: usize = 64;
+/// Longer than what was fetched counts as fresh (5 ms).
+const STALE: Duration = Duration::from_millis(6);
+
+/// A namespace with cables, removed on drop.
+struct Space(String);
+
+impl Space {
+    fn new() -> Result<Self, String> {
+        let space = Self(format!("l2b-{}", std::process::id()));
+        ip(&["netns", "add", &space.0], "")?;
+        let mut script = String::new();
+        for pair in 0..PAIRS {
+            for end in ["a", "b"] {
+                let _ = write!(
+                    script,
+                    "link add {end}{pair} type veth peer name {end}{pair}x\nlink set {end}{pair} up\nlink set {end}{pair}x up\n"
+                );
+            }
+        }
+        ip(&["-n", &space.0, "-batch", "-"], &script)?;
+        Ok(space)
+    }
+
+    fn port(&self, end: &str, pair: usize) -> PortName {
+        let name = format!("{}:{end}{pair}", self.0);
+        name.parse().expect("it is a port's name")
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let _ = ip(&["netns", "delete", &self.0], "");
+    }
+}
+
+fn ip(args: &[&str], input: &str) -> Result<(), String> {
+    let mut child = Command::new("ip")
+        .args(args)
+        .stdin(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("ip: {error}"))?;
+    let mut stdin = child.stdin.take().expect("it is piped");
+    let written = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let status = child.wait().map_err(|error| error.to_string())?;
+    match (written, status.success()) {
+        (Ok(()), true) => Ok(()),
+        _ => Err(format!("ip {}: {status}", args.join(" "))),
+    }
+}
+
+fn main() {
+    let criterion = &mut Criterion::default().configure_from_args();
+    let space = match Space::new() {
+        Ok(space) => space,
+        Err(why) => return eprintln!("skipped: a namespace is needed, and so root: {why}"),
+    };
+    let pairs = (0..PAIRS).map(|pair| ["a", "b"].map(|end| space.port(end, pair)));
+    let config = Config {
+        pairs: pairs.collect(),
+        ring: Some(64),
+        ..Config::default()
+    };
+    let relay = Relay::start(config).expect("it starts");
+    assert_eq!(relay.snapshot().lanes.len(), 2 * PAIRS);
+    criterion.bench_function("snapshot/64 pairs", |bencher| {
+        bencher.iter_custom(|times| {
+            let one = |_| {
+                thread::sleep(STALE);
+                let start = Instant::now();
+                let snapshot = relay.snapshot();
+                let took = start.elapsed();
+                assert_eq!(snapshot.lanes.len(), 2 * PAIRS);
+                took
+            };
+            (0..times).map(one).sum()
+        });
+    });
+    relay.stop();
+    criterion.final_summary();
+}
