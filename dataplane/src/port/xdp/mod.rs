@@ -88,6 +88,8 @@ pub struct Opened {
 const LARGE: usize = 64;
 /// Chunks for what is in neither the kernel's hands nor the free list, and for the segments of super-frames.
 const SPARE: usize = 4 * Burst::MIN;
+/// The same where another back end receives, and super-frames with it: 45 segments of 1448 bytes are in one.
+const CUT: usize = 46 * Burst::MIN;
 /// A queue can't be bound again until the kernel has torn down the socket that was there (measured: 21 ms).
 const REBIND: Duration = Duration::from_millis(500);
 
@@ -162,7 +164,8 @@ type Sockets = (Umem, Vec<(usize, u32, Bound)>);
 /// Chunks of a lane: what it shall have to receive into in each queue, and in all.
 fn chunks(plan: &Plan, ring: usize) -> (usize, usize) {
     let rings = plan.rx.1.len() + usize::from(plan.tx.1.is_some() && !plan.shared);
-    (ring, ring * rings + SPARE)
+    let spare = if plan.rx.1.is_empty() { CUT } else { SPARE };
+    (ring, ring * rings + spare)
 }
 
 /// Maps memory for all lanes and binds their sockets to it.
@@ -319,7 +322,14 @@ fn start(
             rx_halves[lane].push((queue, rx));
         }
         if let Some(lane) = sender {
-            tx_halves[lane] = Some(XdpTx::new(tx, Arc::clone(ends[end].link)));
+            // What comes by AF_XDP is never a super-frame.
+            let cuts = plans[lane].rx.1.is_empty();
+            let longest = if cuts {
+                umem.chunk() - xsk::HEADROOM
+            } else {
+                usize::MAX
+            };
+            tx_halves[lane] = Some(XdpTx::new(tx, Arc::clone(ends[end].link), longest));
         }
     }
     let mut opened = Vec::new();
