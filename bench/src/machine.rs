@@ -82,7 +82,7 @@ fn field(text: &str, name: &str) -> Option<String> {
 
 fn versions(run: &Run, l2relay: &Path) -> Result<Vec<(String, String)>> {
     let l2relay = l2relay.to_string_lossy();
-    let tools: [(&str, &str, &[&str]); 5] = [
+    let tools: [(&str, &str, &[&str]); 6] = [
         ("l2relay", &l2relay, &["--version"]),
         ("sockperf", "sockperf", &["--version"]),
         ("iperf3", "iperf3", &["--version"]),
@@ -92,6 +92,11 @@ fn versions(run: &Run, l2relay: &Path) -> Result<Vec<(String, String)>> {
             "dpdk-testpmd",
             "dpkg-query",
             &["-W", "-f", "dpdk ${Version}", "dpdk-dev"],
+        ),
+        (
+            "ns-3",
+            "dpkg-query",
+            &["-W", "-f", "ns3 ${Version}", "libns3-dev"],
         ),
     ];
     let mut versions = vec![(

@@ -324,7 +324,7 @@ pub(crate) fn ip(run: &Run, namespace: Option<&str>, script: String) -> Result<(
 }
 
 /// No IPv6: duplicate address detection and router solicitations would be frames nobody asked for.
-fn quiet_ipv6(run: &Run, namespace: &str) -> Result<()> {
+pub(crate) fn quiet_ipv6(run: &Run, namespace: &str) -> Result<()> {
     if !Path::new("/proc/sys/net/ipv6").exists() {
         return Ok(());
     }

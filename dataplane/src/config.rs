@@ -53,7 +53,7 @@ pub struct Config {
     pub rx_cores: Vec<(PortName, usize)>,
     /// What a worker does when no frame comes.
     pub idle: IdlePolicy,
-    /// Lanes per direction, 1 to 64; frames are spread over them by flow. AF_XDP spreads as the interfaces do over their
+    /// Lanes per direction, 1 to 64 (one where a link is emulated); frames are spread over them by flow. AF_XDP spreads as the interfaces do over their
     /// queues, and refuses more lanes than they have.
     pub queues: usize,
     /// Slots of each ring, 16 to 32768. `None`: 1024, or 4096 for AF_XDP's where frames are merged.
@@ -246,11 +246,6 @@ impl Config {
                     .map(|mistake| format!("--link '{}>{}': {mistake}", link.from, link.to)),
             );
         }
-        if !self.links.is_empty() && self.queues > 1 {
-            mistakes.push(
-                "--link with --queues: a link is one line, and lanes are several; leave out --queues".into(),
-            );
-        }
         if self.storm_guard_pps == Some(0) {
             mistakes.push(
                 "--storm-guard 0: at least 1 packet a second; none would take ARP away".into(),
@@ -434,6 +429,14 @@ impl Config {
         self.links
             .iter()
             .rfind(|link| link.from == *from && link.to == *to)
+    }
+
+    /// How many lanes there are in a direction. An emulated link is one line with one queue: several lanes would be several lines.
+    pub(crate) fn lanes(&self, from: &PortName, to: &PortName) -> usize {
+        match self.link(from, to) {
+            Some(_) => 1,
+            None => self.queues,
+        }
     }
 }
 

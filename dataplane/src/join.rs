@@ -242,14 +242,15 @@ fn directions(ends: &[End]) -> Vec<(usize, usize)> {
 }
 
 fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
-    let lanes = directions(ends).len() * config.queues;
-    let region = Region::map(POOL.bytes() * lanes, config.huge_pages)?;
+    let lanes = |(from, to): (usize, usize)| config.lanes(ends[from].name, ends[to].name);
+    let total = directions(ends).into_iter().map(lanes).sum();
+    let region = Region::map(POOL.bytes() * total, config.huge_pages)?;
     let pages = Pages::of(&region);
-    let mut pools = FramePool::split(region, POOL, lanes).into_iter();
+    let mut pools = FramePool::split(region, POOL, total).into_iter();
     let mut halves = Vec::new();
     for (from, to) in directions(ends) {
-        let rx = packet_rx(&ends[from], config, config.queues)?;
-        let tx = packet_tx(&ends[to], config, config.queues)?;
+        let rx = packet_rx(&ends[from], config, lanes((from, to)))?;
+        let tx = packet_tx(&ends[to], config, lanes((from, to)))?;
         for (queue, (((rx, gate), tx), pool)) in rx.into_iter().zip(tx).zip(&mut pools).enumerate()
         {
             halves.push(Halves {
@@ -324,24 +325,25 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Res
         _ => plenty,
     };
     for (from, to) in directions(ends) {
-        let lanes = rx_queues[from].min(tx_queues[to]);
-        if config.queues > lanes {
+        let lanes = config.lanes(ends[from].name, ends[to].name);
+        let most = rx_queues[from].min(tx_queues[to]);
+        if lanes > most {
             return Err(Error::Config(vec![format!(
-                "--queues {}: {} has {} receive queues and {} has {} transmit queues: use at most {lanes}",
-                config.queues, ends[from].name, rx_queues[from], ends[to].name, tx_queues[to]
+                "--queues {lanes}: {} has {} receive queues and {} has {} transmit queues: use at most {most}",
+                ends[from].name, rx_queues[from], ends[to].name, tx_queues[to]
             )]));
         }
         if choice.rx != Backend::Xdp {
-            packet_halves_rx.extend(packet_rx(&ends[from], config, config.queues)?);
+            packet_halves_rx.extend(packet_rx(&ends[from], config, lanes)?);
         }
-        let both = merges && sends_both_ways(&ends[to], config, choice);
+        let both = merges && sends_both_ways(&ends[to], config, choice, lanes);
         if choice.tx != Backend::Xdp {
-            packet_halves_tx.extend(packet_tx(&ends[to], config, config.queues)?);
+            packet_halves_tx.extend(packet_tx(&ends[to], config, lanes)?);
         }
-        for queue in 0..config.queues {
+        for queue in 0..lanes {
             // No two lanes share a queue, and none of those that receive is left out.
             let receive = (queue..rx_queues[from])
-                .step_by(config.queues)
+                .step_by(lanes)
                 .filter(|_| choice.rx == Backend::Xdp)
                 .map(|queue| queue as u32);
             let send = (both || choice.tx == Backend::Xdp).then_some(queue as u32);
@@ -425,12 +427,12 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Res
 
 /// Whether frames that could not be merged leave by AF_XDP, which costs less for each, and only super-frames by AF_PACKET.
 #[cfg(feature = "xdp")]
-fn sends_both_ways(to: &End, config: &Config, choice: &Choice) -> bool {
+fn sends_both_ways(to: &End, config: &Config, choice: &Choice, lanes: usize) -> bool {
     let bypasses = !config.qdisc && !packet::one_path(to.interface);
     choice.rx == Backend::Xdp
         && choice.tx == Backend::Packet
         && bypasses
-        && queues(to, false) >= config.queues
+        && queues(to, false) >= lanes
 }
 
 /// How many queues an interface has in use.

@@ -49,7 +49,7 @@ use crate::{
     stage::{
         Stage,
         filter::{StormGuard, UnicastOnly},
-        link::{Link as LinkStage, LinkHandle},
+        link::{Link as LinkStage, LinkHandle, LinkSnapshot},
         mac::Rewrite,
     },
     stats::{Counters, Tally},
@@ -144,8 +144,9 @@ struct LaneInfo {
     /// What was counted by what carried it before.
     before: Tally,
     link: Option<LinkHandle>,
-    /// What it had counted when counting began anew.
+    /// What it and its link had counted when counting began anew.
     base: Tally,
+    link_base: Option<LinkSnapshot>,
 }
 
 impl Relay {
@@ -405,7 +406,7 @@ impl Inner {
                 from, to, queue, ..
             } = halves;
             let gate = halves.gate.take().map(|gate| (from, gate));
-            let lane = self.lane(halves);
+            let lane = self.lane(halves, None);
             let id = self.lane_id(pair, from, to, queue);
             self.lanes[id].counters = Arc::clone(lane.counters());
             self.lanes[id].link = lane.links().pop();
@@ -431,6 +432,7 @@ impl Inner {
             link: None,
             before: Tally::default(),
             base: Tally::default(),
+            link_base: None,
         });
         self.pairs[pair].lanes.push(id);
         id
@@ -537,7 +539,7 @@ impl Inner {
                     (old.rx, old.tx, old.queue) == (new.from, new.to, new.queue)
                 });
                 if let Some((id, lane)) = lane {
-                    lane.renew(self.lane(new));
+                    lane.renew(self.lane(new, self.lanes[*id].link.as_ref()));
                     self.lanes[*id].link = lane.links().pop();
                 }
             }
@@ -553,9 +555,9 @@ impl Inner {
         &self.workers[self.lanes[lane].worker]
     }
 
-    /// A lane of these halves.
-    fn lane(&self, halves: Halves) -> Lane {
-        let stages = self.stages(halves.from, halves.to);
+    /// A lane of these halves. `link`: the one that it had before.
+    fn lane(&self, halves: Halves, link: Option<&LinkHandle>) -> Lane {
+        let stages = self.stages(halves.from, halves.to, link);
         let lane = Lane::new(halves.rx, stages, halves.tx, halves.pool);
         if halves.kinds == Kinds::default() {
             return lane;
@@ -565,12 +567,15 @@ impl Inner {
     }
 
     /// What happens to frames of a lane.
-    fn stages(&self, rx: usize, tx: usize) -> Vec<Box<dyn Stage>> {
+    fn stages(&self, rx: usize, tx: usize, before: Option<&LinkHandle>) -> Vec<Box<dyn Stage>> {
         let mut stages = self.edits(rx, tx);
         let (from, to) = (&self.ports[rx].name, &self.ports[tx].name);
         if let Some(link) = self.config.link(from, to) {
-            let link = LinkStage::new(link.settings.clone(), &format!("{from}>{to}"));
-            stages.push(Box::new(link));
+            let (settings, name) = (link.settings.clone(), format!("{from}>{to}"));
+            stages.push(Box::new(match before {
+                Some(before) => LinkStage::resume(before, settings, &name),
+                None => LinkStage::new(settings, &name),
+            }));
         }
         stages
     }
@@ -627,6 +632,7 @@ impl Inner {
         self.counted_from = Instant::now();
         for (_, lane) in self.lanes.iter_mut() {
             lane.base = lane.tally().baseline();
+            lane.link_base = lane.link.as_ref().map(LinkHandle::snapshot);
         }
         for (_, port) in self.ports.iter_mut() {
             port.drops.reset();
@@ -652,7 +658,11 @@ impl Inner {
                 lane.tally().since(&lane.base),
                 lane.counters.levels(),
             );
-            snapshot.link = lane.link.as_ref().map(LinkHandle::snapshot);
+            let link = lane.link.as_ref().map(LinkHandle::snapshot);
+            snapshot.link = link.map(|link| match &lane.link_base {
+                Some(base) => link.since(base),
+                None => link,
+            });
             snapshot
         };
         let worker = |(at, worker): (usize, &Worker)| {

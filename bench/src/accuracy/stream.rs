@@ -46,7 +46,9 @@ impl Arrival {
 
 /// Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 42;
-const PORT: u16 = 4000;
+/// Number (eight bytes, by which [`Stamps`](crate::transit::Stamps) know a datagram too) and time of sending.
+const MARK: usize = 16;
+pub(super) const PORT: u16 = 4000;
 
 /// Sends from client to server; gives what arrived, in order of arrival.
 pub(super) fn stream(run: &Run, topology: &Topology, spec: Spec) -> Result<Vec<Arrival>> {
@@ -79,7 +81,7 @@ pub(super) fn stream(run: &Run, topology: &Topology, spec: Spec) -> Result<Vec<A
 }
 
 fn send(run: &Run, sender: &UdpSocket, to: SocketAddr, spec: Spec) -> Result<()> {
-    let mut bytes = vec![0; spec.frame.saturating_sub(HEADERS).max(12)];
+    let mut bytes = vec![0; spec.frame.saturating_sub(HEADERS).max(MARK)];
     let start = Instant::now();
     for serial in 0..spec.count {
         let due = spec.gap * serial as u32;
@@ -89,9 +91,9 @@ fn send(run: &Run, sender: &UdpSocket, to: SocketAddr, spec: Spec) -> Result<()>
         if serial % 256 == 0 {
             run.check()?;
         }
-        bytes[..4].copy_from_slice(&(serial as u32).to_be_bytes());
+        bytes[..8].copy_from_slice(&(serial as u64).to_be_bytes());
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
-        bytes[4..12].copy_from_slice(&now.to_be_bytes());
+        bytes[8..MARK].copy_from_slice(&now.to_be_bytes());
         sender.send_to(&bytes, to).context("sending")?;
     }
     Ok(())
@@ -119,12 +121,12 @@ fn receive(receiver: &UdpSocket, count: usize, over: &AtomicBool) -> Result<Vec<
             _ => None,
         });
         let len = message.bytes;
-        let (Some(received_ns), true) = (stamp, len >= 12) else {
+        let (Some(received_ns), true) = (stamp, len >= MARK) else {
             continue;
         };
-        let (serial, time) = (bytes[..4].try_into()?, bytes[4..12].try_into()?);
+        let (serial, time) = (bytes[..8].try_into()?, bytes[8..MARK].try_into()?);
         arrivals.push(Arrival {
-            serial: u32::from_be_bytes(serial),
+            serial: u64::from_be_bytes(serial) as u32,
             sent_ns: u64::from_be_bytes(time),
             received_ns,
         });

@@ -31,7 +31,7 @@ pub(super) enum Bottleneck {
     Tbf,
 }
 
-/// Bits per second.
+/// The bottleneck, in kbit/s.
 pub(super) const RATE_KBPS: u32 = 2000;
 /// Frames that wait: ns-3's own limit.
 const LIMIT: &str = "100p";
@@ -39,6 +39,7 @@ const LIMIT: &str = "100p";
 impl Case {
     fn new(algorithm: &'static str, loss_percent: [f64; 2]) -> Self {
         let loss = match loss_percent {
+            [0.0, 0.0] => "no loss".into(),
             [data, 0.0] => format!("{data} % of data"),
             [data, _] => format!("{data} % both ways"),
         };

@@ -28,6 +28,8 @@ int main(int argc, char* argv[])
 
     RngSeedManager::SetRun(seed);
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(mss));
+    // As in the original; newer releases of ns-3 begin with CUBIC.
+    Config::SetDefault("ns3::TcpL4Protocol::SocketType", TypeIdValue(TcpNewReno::GetTypeId()));
     Config::SetDefault("ns3::TcpSocket::DelAckCount", UintegerValue(delack));
 
     NodeContainer left(2), right(2), routers(2);

@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::case::Case;
 use super::expect::{PUBLISHED, Summary, summary};
+use super::plot;
 use crate::machine::Machine;
 use crate::report::html::{STYLE, facts};
-use crate::report::plot::{COLOURS, escape};
+use crate::report::plot::escape;
 
 /// Everything; `dumbbell.json`.
 #[derive(Debug, Serialize)]
@@ -169,9 +170,9 @@ impl Report {
             self.seconds,
             self.seed
         );
-        page += "<figure><figcaption>Goodput at the receiver, kbit/s<small>bars: mean; whiskers: one standard deviation; \
-                 marks: Mathis ◆ and PFTK ●</small></figcaption>\n";
-        page += &self.plot();
+        page += "<figure><figcaption>Goodput at the receiver, kbit/s<small>bars: mean</small></figcaption>\n";
+        page += &plot::keys();
+        page += &plot::svg(self);
         page += "</figure>\n<table>\n<tr>";
         for head in HEADS {
             let _ = write!(page, "<th>{head}</th>");
@@ -207,87 +208,6 @@ impl Report {
             );
         }
         page + "</table>\n</main>\n</html>\n"
-    }
-
-    /// A bar with whiskers for every case and every published figure.
-    fn plot(&self) -> String {
-        const ROW: f64 = 26.0;
-        const NAME: f64 = 250.0;
-        const WIDTH: f64 = 820.0;
-        struct Bar {
-            name: String,
-            mean: f64,
-            sd: f64,
-            marks: Option<[f64; 2]>,
-            colour: &'static str,
-        }
-        let own = self.rows.iter().filter_map(|row| {
-            let found = row.received()?;
-            Some(Bar {
-                name: row.name.clone(),
-                mean: found.mean,
-                sd: found.sd.unwrap_or(0.0),
-                marks: row.expected_kbps,
-                colour: if row.case.is_some() {
-                    COLOURS[2]
-                } else {
-                    COLOURS[3]
-                },
-            })
-        });
-        let published = PUBLISHED.iter().map(|(name, mean, sd)| Bar {
-            name: format!("published: {name}"),
-            mean: *mean,
-            sd: *sd,
-            marks: None,
-            colour: COLOURS[0],
-        });
-        let bars: Vec<Bar> = own.chain(published).collect();
-        // Cases that fill the line are cut off: the others are what is compared.
-        let most = bars
-            .iter()
-            .flat_map(|bar| [bar.mean + bar.sd, bar.marks.map_or(0.0, |marks| marks[0])])
-            .filter(|value| *value < 1000.0)
-            .fold(100.0, f64::max);
-        let x = |value: f64| NAME + value.min(most) / most * (WIDTH - NAME - 110.0);
-        let height = ROW * bars.len() as f64 + 8.0;
-        let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=img aria-label=goodput>");
-        for (at, bar) in bars.iter().enumerate() {
-            let top = ROW * at as f64 + 4.0;
-            let middle = top + ROW / 2.0;
-            let _ = write!(
-                svg,
-                "<text x={:.1} y={:.1} text-anchor=end>{}</text>\
-                 <rect x={NAME} y={:.1} width={:.1} height={:.1} fill=\"{}\" />\
-                 <line x1={:.1} x2={:.1} y1={middle:.1} y2={middle:.1} stroke=\"#111\" />",
-                NAME - 8.0,
-                middle + 4.0,
-                escape(&bar.name),
-                top + 4.0,
-                x(bar.mean) - NAME,
-                ROW - 8.0,
-                bar.colour,
-                x((bar.mean - bar.sd).max(0.0)),
-                x(bar.mean + bar.sd)
-            );
-            for (mark, value) in ["◆", "●"].iter().zip(bar.marks.into_iter().flatten()) {
-                let _ = write!(
-                    svg,
-                    "<text x={:.1} y={:.1} text-anchor=middle>{mark}</text>",
-                    x(value),
-                    middle + 5.0
-                );
-            }
-            let _ = write!(
-                svg,
-                "<text class=value x={:.1} y={:.1}>{:.0} ± {:.0}</text>",
-                WIDTH - 100.0,
-                middle + 4.0,
-                bar.mean,
-                bar.sd
-            );
-        }
-        svg + "</svg>\n"
     }
 
     /// Writes the files.

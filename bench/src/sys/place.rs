@@ -25,6 +25,18 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
         .with_context(|| format!("CPU {cpu} is not among those this process may use"))
 }
 
+/// Runs `work` on a thread of its own that keeps to one CPU: programs that the caller starts are not kept there.
+pub(crate) fn pinned<T: Send>(cpu: usize, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            pin(cpu)?;
+            work()
+        });
+        let result = thread.join();
+        result.map_err(|_| anyhow::anyhow!("a thread on CPU {cpu} panicked"))?
+    })
+}
+
 /// Lets the calling thread run before ordinary ones whenever it can (`SCHED_FIFO`, priority 1).
 #[expect(unsafe_code, reason = "calls into libc")]
 pub(crate) fn go_first() -> Result<()> {

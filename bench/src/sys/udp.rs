@@ -86,7 +86,6 @@ pub(crate) fn force_receive_buffer(socket: &UdpSocket, bytes: usize) -> io::Resu
 }
 
 /// Makes a UDP socket's sends super-frames of segments this long (`UDP_SEGMENT`).
-#[cfg(test)]
 pub(crate) fn segment(socket: &UdpSocket, len: u16) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, len.into())
 }

@@ -305,7 +305,6 @@ mod tests {
             (7, "shuffle"),
             (8, "qdisc: write true or false"),
             (9, "no pair joins"),
-            (9, "--link with --queues"),
             (10, "table: no such option"),
         ] {
             let told =
@@ -315,7 +314,7 @@ mod tests {
                 "{line} {text} in {mistakes:#?}"
             );
         }
-        assert_eq!(mistakes.len(), 8, "{mistakes:#?}");
+        assert_eq!(mistakes.len(), 7, "{mistakes:#?}");
         let broken = read(&[], "pair = ['a,b']\nmac = \nring == 7\n").unwrap_err();
         assert!(
             broken.iter().any(|told| told.starts_with("f:2: ")),

@@ -62,10 +62,11 @@ impl Inner {
 
         self.change_workers(&old, &mut done)?;
         // What has another number of lanes is another pair.
-        let goes = |pair: &[PortName; 2]| {
-            !self.config.pairs.contains(pair) || old.queues != self.config.queues
+        let goes = |pair @ [a, b]: &&[PortName; 2]| {
+            let lanes = |config: &Config| [config.lanes(a, b), config.lanes(b, a)];
+            !self.config.pairs.contains(pair) || lanes(&old) != lanes(&self.config)
         };
-        let gone: Vec<_> = old.pairs.iter().filter(|pair| goes(pair)).collect();
+        let gone: Vec<_> = old.pairs.iter().filter(goes).collect();
         let comes = |pair: &&[PortName; 2]| gone.contains(pair) || !old.pairs.contains(pair);
         let comes: Vec<_> = self.config.pairs.iter().filter(comes).cloned().collect();
         for names in &gone {

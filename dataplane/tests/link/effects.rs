@@ -156,7 +156,7 @@ fn what_memory_does_not_hold_is_counted_and_the_rest_goes_on() {
     bed.burst(1500, 0..20);
     bed.run_out();
     assert_eq!(bed.out.len() as u64, held + 20);
-    // No room for a duplicate: none is made, and none is missing.
+    // A duplicate that there is no room for is made and dropped.
     let mut bed = Bed::new("delay 1s memory 64kb duplicate 100% order duplicate");
     bed.burst(1500, 0..100);
     bed.run_out();

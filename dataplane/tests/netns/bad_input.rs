@@ -143,17 +143,24 @@ fn values_that_mean_nothing() {
             &["--link", "r0>r1 trace /dev/zero"],
             &["not an ordinary file"],
         ),
-        (&["--link", "r0>r1 rate 10gbit delay 1s"], &["in flight"]),
         (
-            &["--link", "r0>r1 delay 1ms", "--queues", "2"],
-            &["leave out --queues"],
+            &["--link", "r0>r1 loss pattern file:/dev/zero"],
+            &["not an ordinary file"],
         ),
+        (&["--link", "r0>r1 rate 10gbit delay 1s"], &["in flight"]),
         (&["--stats-interval", "nan"], &["nan", "seconds"]),
     ];
     for (args, texts) in cases {
         let pair: &[&str] = if args[0] == "--pair" { &["run"] } else { PAIR };
         refused(net, &[], &[pair, args].concat(), texts);
     }
+    // A pipe whose writer never comes.
+    let pipe = net.file("pipe");
+    net.sh("relay", &format!("mkfifo {}", pipe.display()));
+    let link = format!("r0>r1 trace {}", pipe.display());
+    let args = [PAIR, &["--link", &link]].concat();
+    refused(net, &[], &args, &["not an ordinary file"]);
+    std::fs::remove_file(pipe).expect("it is there");
     refused(
         net,
         &[],

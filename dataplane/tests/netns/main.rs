@@ -13,6 +13,7 @@ mod coalesce;
 mod configuration;
 mod container;
 mod control;
+mod emulation;
 mod encapsulation;
 mod hairpin;
 mod hosts;

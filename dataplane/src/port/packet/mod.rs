@@ -5,6 +5,7 @@
 //! ring for plain frames and a second socket for the others (see docs/decisions). CAP_NET_RAW is all it needs.
 
 mod rx;
+mod stamps;
 mod tx;
 mod watch;
 

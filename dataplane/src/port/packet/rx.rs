@@ -3,10 +3,12 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{ENOUGH_BUFFER, PacketSocket, SLOT, SOCKET_BUFFER, Settings};
+use super::{
+    ENOUGH_BUFFER, PacketSocket, SLOT, SOCKET_BUFFER, Settings,
+    stamps::{Stamps, realtime_ns},
+};
 use crate::{
     burst::Burst,
     lane::Turn,
@@ -24,8 +26,8 @@ use crate::{
 pub struct PacketRx {
     socket: PacketSocket,
     ring: RxRing,
-    /// Whether the kernel's stamps are wanted.
-    stamps: bool,
+    /// If the kernel's stamps are wanted.
+    stamps: Option<Stamps>,
     /// When the ring was last seen empty, in ns of the lane's clock.
     empty_ns: u64,
 }
@@ -70,7 +72,7 @@ impl PacketRx {
         Ok(Self {
             socket,
             ring,
-            stamps: false,
+            stamps: None,
             empty_ns: 0,
         })
     }
@@ -83,7 +85,7 @@ impl PacketRx {
         Ok(Self {
             socket,
             ring,
-            stamps: true,
+            stamps: Some(Stamps::new()),
             empty_ns: 0,
         })
     }
@@ -127,15 +129,20 @@ impl Gate {
 
 impl RxQueue for PacketRx {
     fn rx_burst(&mut self, burst: &mut Burst, limit: usize, turn: &mut Turn) {
-        let clock = self.stamps.then(realtime_ns);
+        if let Some(stamps) = &mut self.stamps {
+            stamps.compare(turn.now_ns, realtime_ns());
+        }
         for _ in 0..limit {
             let Some(received) = self.ring.peek() else {
                 self.empty_ns = turn.now_ns;
                 return;
             };
             // Not before the ring was empty: so a clock that is set does no harm.
-            let age_ns = clock.map_or(0, |clock| clock.saturating_sub(received.realtime_ns));
-            let arrival_ns = turn.now_ns.saturating_sub(age_ns).max(self.empty_ns);
+            let stamps = self.stamps.as_ref();
+            let arrival_ns = stamps.map_or(turn.now_ns, |stamps| {
+                let arrival_ns = stamps.arrival_ns(received.realtime_ns, turn.now_ns);
+                arrival_ns.max(self.empty_ns)
+            });
             if !take(&self.socket, &received, arrival_ns, burst, turn) {
                 return;
             }
@@ -144,7 +151,7 @@ impl RxQueue for PacketRx {
     }
 
     fn stamp_arrivals(&mut self) {
-        self.stamps = true;
+        self.stamps.get_or_insert_with(Stamps::new);
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -207,12 +214,6 @@ fn take(
     turn.tally.received(segments, turn.pool.len(&frame));
     burst.push(frame);
     true
-}
-
-/// The clock that the kernel stamps frames by (`tpacket_rcv`).
-fn realtime_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Fetches a whole frame from the socket's queue. `false` if it is not the one that was announced.

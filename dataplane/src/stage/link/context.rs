@@ -47,6 +47,13 @@ impl Gauges {
     pub(super) fn count_reordered(&self) {
         add(&self.reordered);
     }
+
+    /// Nothing is in the link any more.
+    pub(super) fn empty(&self) {
+        for level in [&self.queue_packets, &self.queue_bytes, &self.memory_bytes] {
+            level.store(0, Relaxed);
+        }
+    }
 }
 
 /// Adds one. There is one writer, so it needs no locked instruction.

@@ -68,36 +68,55 @@ impl Lateness {
 
     /// What was counted. Frames that are being counted meanwhile may be missing.
     pub(super) fn snapshot(&self) -> LatenessSnapshot {
-        let max_ns = self.max_ns.load(Relaxed);
-        let counts: Vec<u64> = self
-            .buckets
-            .iter()
-            .map(|count| count.load(Relaxed))
-            .collect();
-        let count = counts.iter().sum::<u64>();
+        let counts = self.buckets.iter().map(|count| count.load(Relaxed));
+        let buckets = counts.enumerate().filter(|(_, count)| *count > 0);
+        LatenessSnapshot::new(
+            buckets.map(|(at, count)| [bound(at), count]).collect(),
+            self.sum_ns.load(Relaxed),
+            self.max_ns.load(Relaxed),
+        )
+    }
+}
+
+impl LatenessSnapshot {
+    fn new(buckets: Vec<[u64; 2]>, sum_ns: u64, max_ns: u64) -> Self {
+        let count = buckets.iter().map(|[_, count]| count).sum::<u64>();
         let quantile = |per_mille: u64| {
             let wanted = (count * per_mille).div_ceil(1000).max(1);
             let mut seen = 0;
-            let at = counts.iter().position(|count| {
+            let bucket = buckets.iter().find(|[_, count]| {
                 seen += count;
                 seen >= wanted
             });
-            at.map_or(0, |at| bound(at).min(max_ns))
+            bucket.map_or(0, |[bound, _]| (*bound).min(max_ns))
         };
-        LatenessSnapshot {
+        Self {
             count,
-            sum_ns: self.sum_ns.load(Relaxed),
+            sum_ns,
             p50_ns: quantile(500),
             p99_ns: quantile(990),
             p999_ns: quantile(999),
             max_ns,
-            buckets: counts
-                .iter()
-                .enumerate()
-                .filter(|(_, count)| **count > 0)
-                .map(|(at, count)| [bound(at), *count])
-                .collect(),
+            buckets,
         }
+    }
+
+    /// What has come since an earlier one. The latest of these frames is known to a step of the histogram, unless it is the latest of
+    /// all.
+    pub(super) fn since(self, earlier: &Self) -> Self {
+        let before = |bound: u64| {
+            let bucket = earlier.buckets.iter().find(|[other, _]| *other == bound);
+            bucket.map_or(0, |[_, count]| *count)
+        };
+        let buckets = self.buckets.iter();
+        let buckets = buckets.map(|[bound, count]| [*bound, count.saturating_sub(before(*bound))]);
+        let buckets: Vec<[u64; 2]> = buckets.filter(|[_, count]| *count > 0).collect();
+        let max_ns = match buckets.last() {
+            None => 0,
+            Some(_) if self.max_ns > earlier.max_ns => self.max_ns,
+            Some([bound, _]) => self.max_ns.min(*bound),
+        };
+        Self::new(buckets, self.sum_ns.saturating_sub(earlier.sum_ns), max_ns)
     }
 }
 
@@ -156,5 +175,15 @@ mod tests {
             );
         }
         assert_eq!(found.buckets.iter().map(|[_, n]| n).sum::<u64>(), 1000);
+        (0..10).for_each(|_| lateness.record(5000));
+        let since = lateness.snapshot().since(&found);
+        assert_eq!((since.count, since.sum_ns), (10, 50_000));
+        for value in [since.p50_ns, since.p999_ns, since.max_ns] {
+            assert!((5000..5400).contains(&value), "{since:?}");
+        }
+        let same = lateness.snapshot();
+        assert_eq!(same.clone().since(&same), LatenessSnapshot::default());
+        lateness.record(2_000_000);
+        assert_eq!(lateness.snapshot().since(&same).max_ns, 2_000_000);
     }
 }

@@ -136,6 +136,22 @@ impl Link {
         }
     }
 
+    /// The link of a handle once more, for a lane that is opened anew: it goes on with the seed and the counts of the one before,
+    /// which must be [abandoned](Stage::abandon). Its random decisions begin anew.
+    pub(crate) fn resume(handle: &LinkHandle, settings: Settings, name: &str) -> Self {
+        handle.replace(settings);
+        let shared = Arc::clone(&handle.shared);
+        shared.is_changed.store(false, Ordering::Relaxed);
+        let settings = shared.settings();
+        Self {
+            seed: settings.seed.unwrap_or(shared.seed),
+            arena: Arena::new(settings.memory),
+            settings,
+            shared,
+            ..Self::new(Settings::default(), name)
+        }
+    }
+
     /// To change it and to look at it, later and from elsewhere.
     pub fn handle(&self) -> LinkHandle {
         LinkHandle {
@@ -287,6 +303,7 @@ impl Stage for Link {
     fn abandon(&mut self, turn: &mut Turn) {
         turn.tally.dropped[Reason::Stopped as usize] += self.arena.clear();
         self.path = None;
+        self.shared.gauges.empty();
     }
 }
 
@@ -331,6 +348,19 @@ impl LinkHandle {
             queue_bytes: gauges.queue_bytes.load(Ordering::Relaxed),
             memory_bytes: gauges.memory_bytes.load(Ordering::Relaxed),
             lateness: gauges.lateness.snapshot(),
+        }
+    }
+}
+
+impl LinkSnapshot {
+    /// What has come since an earlier one.
+    pub(crate) fn since(self, earlier: &Self) -> Self {
+        Self {
+            marked: self.marked.saturating_sub(earlier.marked),
+            corrupted: self.corrupted.saturating_sub(earlier.corrupted),
+            reordered: self.reordered.saturating_sub(earlier.reordered),
+            lateness: self.lateness.since(&earlier.lateness),
+            ..self
         }
     }
 }

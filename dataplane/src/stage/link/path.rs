@@ -252,16 +252,19 @@ impl Path {
         None
     }
 
-    /// A second frame of the same bytes, if the dice say so. Without room for it none is made.
+    /// A second frame of the same bytes, if the dice say so. One that there is no room for is counted as made and dropped.
     fn copy(&mut self, packet: &Packet, cx: &mut Context) -> Option<Packet> {
         if !self.duplicate.as_mut()?.throw() {
             return None;
         }
         let mut bytes = vec![0; packet.len()];
         cx.arena.read(packet, &mut bytes);
-        let copy = cx.arena.push(&bytes, packet.offload, packet.arrival_ns)?;
+        let copy = cx.arena.push(&bytes, packet.offload, packet.arrival_ns);
         cx.tally.created += 1;
-        Some(copy)
+        if copy.is_none() {
+            cx.tally.dropped[Reason::LinkMemory as usize] += 1;
+        }
+        copy
     }
 
     /// Turns over one bit of the packet in the frame, if the dice say so. Checksums stay as they were, those that were

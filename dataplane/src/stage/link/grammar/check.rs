@@ -168,8 +168,13 @@ impl Settings {
         let changes = &self.schedule.changes;
         for (at, change) in changes.iter().enumerate() {
             let name = change.to.name();
-            let before = changes[..at].iter();
-            if before.clone().any(|other| other.at > change.at) {
+            let before = changes[..at].iter().rev();
+            // A look at the nearest ones: if these are right, so are those before them.
+            if before
+                .clone()
+                .next()
+                .is_some_and(|other| other.at > change.at)
+            {
                 mistakes.push(format!(
                     "at {:?} {name}: earlier than the change before; write them in order",
                     change.at
@@ -180,10 +185,9 @@ impl Settings {
                     && matches!(change.to, Target::Down | Target::Up);
                 outage || other.to.name() == name
             };
-            if before
-                .filter(same)
-                .any(|other| other.at <= change.at && other.at + other.over > change.at)
-            {
+            if before.clone().find(same).is_some_and(|other| {
+                other.at <= change.at && other.at.saturating_add(other.over) > change.at
+            }) {
                 mistakes.push(format!(
                     "at {:?} {name}: the change of {name} before takes longer than until then",
                     change.at
@@ -192,7 +196,7 @@ impl Settings {
             if self
                 .schedule
                 .repeat
-                .is_some_and(|repeat| change.at + change.over > repeat)
+                .is_some_and(|repeat| change.at.saturating_add(change.over) > repeat)
             {
                 mistakes.push(format!(
                     "at {:?} {name}: not over when the schedule repeats",
