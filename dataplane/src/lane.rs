@@ -3,7 +3,7 @@
 //! A [`Lane`] owns the receive half of one port, the transmit half of another, the stages between, and the frames that
 //! circulate in it. A [worker](crate::worker) turns its lanes, over and over.
 
-use std::{os::fd::BorrowedFd, sync::Arc};
+use std::{mem, os::fd::BorrowedFd, sync::Arc};
 
 use crate::{
     burst::Burst,
@@ -270,17 +270,20 @@ impl Lane {
         self.taps.iter_mut().for_each(Vec::clear);
     }
 
-    /// Lets go of its ports and frames, because an interface was created anew. Only for a lane that is finished.
-    pub fn vacate(&mut self) {
-        (self.rx, self.tx) = (Box::new(Nowhere), Box::new(Nowhere));
+    /// Lets go of its ports and frames, because an interface was created anew, and hands them out. Only for a lane that is finished.
+    pub fn vacate(&mut self) -> (Box<dyn RxQueue>, Box<dyn TxQueue>, FramePool) {
         self.stages.clear();
-        self.pool = FramePool::none();
+        (
+            mem::replace(&mut self.rx, Box::new(Nowhere)),
+            mem::replace(&mut self.tx, Box::new(Nowhere)),
+            mem::replace(&mut self.pool, FramePool::none()),
+        )
     }
 
     /// Exchanges everything but the counts and the taps for what a new lane has. Only for a lane that is finished.
     pub fn renew(&mut self, new: Self) {
         let (tally, counters) = (self.tally, Arc::clone(&self.counters));
-        let taps = std::mem::take(&mut self.taps);
+        let taps = mem::take(&mut self.taps);
         *self = Self {
             tally,
             counters,
@@ -292,7 +295,7 @@ impl Lane {
 
     /// Exchanges the stages that hold no frames. Those that do stay behind them.
     pub fn edit(&mut self, edits: Vec<Box<dyn Stage>>) {
-        let stages = std::mem::replace(&mut self.stages, edits);
+        let stages = mem::replace(&mut self.stages, edits);
         self.stages
             .extend(stages.into_iter().filter(|stage| stage.is_queue()));
     }

@@ -26,6 +26,7 @@ mod slots;
 use std::{
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -40,8 +41,9 @@ use crate::{
     interface::Interface,
     join::{self, Halves, Joined, Pages},
     lane::Lane,
+    memory::FramePool,
     port::{
-        Link,
+        Link, RxQueue, TxQueue,
         kernel::{End, takes_none},
         packet,
     },
@@ -227,6 +229,21 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// Closes what lanes had, side by side: for each packet socket the kernel waits until no CPU can still be in it (net/packet/af_packet.c,
+/// packet_release: synchronize_net), which takes tens of milliseconds, however many wait.
+fn close(queues: impl Iterator<Item = (Box<dyn RxQueue>, Box<dyn TxQueue>, FramePool)>) {
+    // What lies in the pools is given back last: until then the kernel may use it.
+    let mut pools = Vec::new();
+    thread::scope(|scope| {
+        for (rx, tx, pool) in queues {
+            pools.push(pool);
+            // Without a thread it is closed here.
+            let _ = thread::Builder::new().spawn_scoped(scope, move || drop(rx));
+            let _ = thread::Builder::new().spawn_scoped(scope, move || drop(tx));
+        }
+    });
 }
 
 /// A panic of another thread must not take the statistics with it.
@@ -517,7 +534,7 @@ impl Inner {
         // everything: a queue of the port that is left can't be bound again before.
         let taken = ids.iter().flat_map(|&id| self.worker(id).remove(vec![id]));
         let mut lanes: Vec<_> = taken.collect();
-        lanes.iter_mut().for_each(|(_, lane)| lane.vacate());
+        close(lanes.iter_mut().map(|(_, lane)| lane.vacate()));
         if self.pairs[pair].down {
             // Captures wait for an interface, but not for an order to open the pair: they are told.
             lanes.iter_mut().for_each(|(_, lane)| lane.remove_taps());

@@ -229,9 +229,6 @@ impl Inner {
         let state = if down { "down" } else { "up" };
         if self.pairs[at].down != down {
             self.pairs[at].down = down;
-            if down {
-                self.look_away(at);
-            }
             self.reopen(at);
             if let Some(trouble) = &self.pairs[at].trouble {
                 return Err(Error::Config(vec![trouble.clone()]));
