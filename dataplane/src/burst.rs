@@ -16,8 +16,8 @@ impl Burst {
     /// Most frames that a lane takes in at a time while each leaves alone: deeper bursts measured no better. Where frames
     /// are merged, bursts grow from here with what waits.
     pub const MIN: usize = 64;
-    /// Most frames that any lane takes in at a time: four of each of 1024 flows, and a few milliseconds of the fastest flood.
-    pub const MAX: usize = 4096;
+    /// Most frames that any lane takes in at a time: two of each of 1024 flows, and a millisecond of the fastest flood.
+    pub const MAX: usize = 2048;
 
     /// An empty burst with room for [`Burst::MIN`] frames, to begin with.
     pub fn new() -> Self {

@@ -64,6 +64,10 @@ pub struct Coalescer {
     out: Vec<Frame>,
     /// Counts frames behind which no earlier group may grow.
     barrier: u32,
+    /// Most frames of a burst whose bytes stay in the cache from being summed up to being sent: by the last burst's mean length.
+    deepest: usize,
+    /// Of [`PAYS_TWICE`].
+    pays_twice: usize,
     /// Bursts to let pass as they are, because merging did not pay; and how many it was last time.
     pause: u32,
     paused: u32,
@@ -89,11 +93,17 @@ struct Group {
 
 /// Most datagrams of a super-frame: receivers size their buffers by what the kernel's GRO makes (`UDP_GRO_CNT_MAX`).
 pub const MAX_DATAGRAMS: u32 = 64;
-/// Bursts of at least so many frames tell whether merging pays; shorter ones are merged always. It pays from one and a half frames
-/// for each that leaves: so much more does the kernel take for one by a plain AF_PACKET socket than by AF_XDP (docs/performance.md).
+/// Bursts of at least so many frames tell whether merging pays; shorter ones are merged always.
 const JUDGED: usize = 32;
-/// Most bursts between two trials. At the deepest, under the fastest flood, that is a tenth of a second.
+/// From so many frames for each that leaves merging pays, twice over: where all leave by an AF_PACKET socket, and where single ones leave
+/// by AF_XDP. By that they cost the kernel so much less that two or three are as dear as one super-frame (docs/performance.md).
+const PAYS_TWICE: [usize; 2] = [3, 6];
+/// Most bursts between two trials. At the deepest, under the fastest flood, that is a twentieth of a second.
 const LONGEST_PAUSE: u32 = 32;
+/// Most bytes of a deep burst. They are read twice, to be summed up and to be sent; more than this has left the cache by then.
+const MOST_BYTES: usize = 1 << 20;
+/// How many frames ahead memory is asked for: of a deep burst, the first frames have left the cache before they are read again.
+const AHEAD: usize = 8;
 /// Most bytes of an IP packet, and most of an IPv6 payload.
 const MAX_PACKET: usize = 0xffff;
 
@@ -106,10 +116,18 @@ impl Coalescer {
             groups: Vec::new(),
             out: Vec::new(),
             barrier: 0,
+            deepest: Burst::MAX,
+            pays_twice: PAYS_TWICE[0],
             pause: 0,
             paused: 0,
             link,
         }
+    }
+
+    /// The same where what is not merged leaves by a cheaper way, if `plain`.
+    pub(crate) fn beside(mut self, plain: bool) -> Self {
+        self.pays_twice = PAYS_TWICE[usize::from(plain)];
+        self
     }
 
     /// Most frames that the lane's next turn takes in, when the last could take up to `depth`, was let take `limit` and took
@@ -120,7 +138,7 @@ impl Coalescer {
             if limit < depth {
                 depth
             } else {
-                (2 * depth).min(Burst::MAX)
+                (2 * depth).min(self.deepest)
             }
         } else if received < depth / 4 {
             (depth / 2).max(Burst::MIN)
@@ -142,9 +160,17 @@ impl Coalescer {
         }
         let max_frame = self.link.mtu() + ethernet::HEADER_LEN;
         self.table.begin(burst.len());
-        for frame in burst.drain() {
+        let mut bytes = 0;
+        let mut frames = burst.drain();
+        while let Some(frame) = frames.next() {
+            if let Some(later) = frames.as_slice().get(AHEAD) {
+                turn.pool.fetch(later);
+            }
+            bytes += turn.pool.len(&frame);
             self.add(frame, max_frame, turn);
         }
+        drop(frames);
+        self.deepest = (MOST_BYTES * came / bytes.max(1)).clamp(Burst::MIN, Burst::MAX);
         for group in self.groups.drain(..) {
             group.close(&self.out, turn);
         }
@@ -157,7 +183,7 @@ impl Coalescer {
     /// Where `came` frames became `left`: whether to go on merging, or to try again only after some bursts.
     #[inline]
     fn judge(&mut self, came: usize, left: usize) {
-        if 2 * came >= 3 * left {
+        if 2 * came >= self.pays_twice * left {
             self.paused = 0;
         } else {
             self.paused = (2 * self.paused).clamp(1, LONGEST_PAUSE);

@@ -82,6 +82,7 @@ impl Lane {
     /// The same lane, in which frames of a flow that arrive together leave as one. Not behind an emulated link, whose frames
     /// leave one by one.
     pub fn with_coalescer(mut self, coalescer: Coalescer) -> Self {
+        let coalescer = coalescer.beside(self.tx.has_plain_way());
         self.coalescer = (!self.is_timed()).then_some(coalescer);
         self
     }

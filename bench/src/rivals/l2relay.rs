@@ -10,73 +10,96 @@ use crate::process::Program;
 use crate::run::Run;
 use crate::topology::Topology;
 
+/// What most of them have in common.
+const PLAIN: L2relay = L2relay {
+    name: "",
+    about: "",
+    args: "",
+    idle_pairs: 0,
+    kernel_merges: false,
+};
+
 /// Every way: the arguments of `l2relay run`.
-pub(super) const ALL: [L2relay; 11] = [
+pub(super) const ALL: [L2relay; 13] = [
     L2relay {
         name: "l2relay",
         about: "l2relay with its defaults (adaptive idle)",
         args: "",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-spin",
         about: "l2relay that never sleeps (--idle spin)",
         args: "--idle spin",
-        idle_pairs: 0,
+        ..PLAIN
+    },
+    L2relay {
+        name: "l2relay-single",
+        about: "the same, each frame sent alone (--coalesce off)",
+        args: "--idle spin --coalesce off",
+        ..PLAIN
+    },
+    L2relay {
+        name: "l2relay-gro",
+        about: "l2relay-spin, with the kernel's GRO merging UDP at its ports",
+        args: "--idle spin",
+        kernel_merges: true,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-macswap",
         about: "the same, MAC addresses swapped",
         args: "--idle spin --mac swap",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-xdp",
         about: "l2relay on AF_XDP, native, spinning",
         args: "--idle spin --backend xdp --xdp-mode native",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-xdp-macswap",
         about: "the same, MAC addresses swapped",
         args: "--idle spin --backend xdp --xdp-mode native --mac swap",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-xdp-generic",
         about: "l2relay on AF_XDP, generic, spinning",
         args: "--idle spin --backend xdp --xdp-mode generic",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-xdp-packet",
         about: "l2relay that receives by AF_XDP and sends by AF_PACKET, each frame alone, spinning",
         args: "--idle spin --rx xdp --tx packet --coalesce off",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-coalesce",
         about: "the same, frames of a flow merged",
         args: "--idle spin --rx xdp --tx packet --coalesce on",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-kernel",
         about: "l2relay whose frames stay in the kernel (at tc, on the sender's CPU, as the bridge)",
         args: "--backend kernel",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-kernel-xdp",
         about: "the same at XDP (GRO on at the hosts, which take no XDP frames without)",
         args: "--backend kernel --kernel-hook xdp",
-        idle_pairs: 0,
+        ..PLAIN
     },
     L2relay {
         name: "l2relay-kernel-64",
         about: "l2relay-kernel, with 63 more pairs that have nothing to do",
         args: "--backend kernel",
         idle_pairs: 63,
+        ..PLAIN
     },
 ];
 
@@ -87,6 +110,8 @@ pub(super) struct L2relay {
     args: &'static str,
     /// Further pairs, of interfaces that nobody uses.
     idle_pairs: usize,
+    /// Whether the kernel's GRO is told to merge at the relay's ports (`rx-udp-gro-forwarding`), which is off by default.
+    kernel_merges: bool,
 }
 
 impl Rival for L2relay {
@@ -128,6 +153,12 @@ impl Rival for L2relay {
             .args(setup.l2relay_args.iter().cloned());
         if self.args.contains("--kernel-hook xdp") {
             topology.poll(run)?;
+        }
+        for port in site.ports.iter().filter(|_| self.kernel_merges) {
+            Program::new("ethtool")
+                .args(["-K", port, "gro", "on", "rx-udp-gro-forwarding", "on"])
+                .within(&site.namespace)
+                .run(run, START)?;
         }
         let mut running = start_l2relay(run, &relay)?;
         if site.containers.is_some() {

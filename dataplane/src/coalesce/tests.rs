@@ -11,6 +11,11 @@ fn merged(frames: &[Vec<u8>]) -> Vec<u32> {
 }
 
 fn merged_with(frames: &[Vec<u8>], offload: &Offload, mtu: u32) -> Vec<u32> {
+    let mut coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, mtu)));
+    merged_by(&mut coalescer, frames, offload)
+}
+
+fn merged_by(coalescer: &mut Coalescer, frames: &[Vec<u8>], offload: &Offload) -> Vec<u32> {
     let mut pool = FramePool::ordinary(PoolSize {
         small: frames.len(),
         large: 0,
@@ -28,7 +33,7 @@ fn merged_with(frames: &[Vec<u8>], offload: &Offload, mtu: u32) -> Vec<u32> {
         now_ns: 0,
         room: 0,
     };
-    Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, mtu))).merge(&mut burst, &mut turn);
+    coalescer.merge(&mut burst, &mut turn);
     burst
         .iter()
         .map(|frame| pool.meta(frame).segments)
@@ -350,4 +355,29 @@ fn depth_follows_the_backlog() {
     // The transmit side was full.
     assert_eq!(coalescer.depth(256, 0, 0), 256);
     assert_eq!(coalescer.depth(256, 10, 10), 256);
+}
+
+#[test]
+fn bursts_of_long_frames_are_shorter() {
+    let mut coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
+    for (payload, frames) in [(1458, 699), (22, Burst::MAX)] {
+        merged_by(
+            &mut coalescer,
+            &vec![plain(7, payload); 100],
+            &Offload::default(),
+        );
+        assert_eq!(coalescer.depth(Burst::MAX, Burst::MAX, Burst::MAX), frames);
+    }
+}
+
+/// Pairs of frames are worth merging where all leave the same way, and not where single ones leave by a cheaper one.
+#[test]
+fn merging_rests_where_it_does_not_pay() {
+    let pairs: Vec<_> = (0..64).map(|at| plain(at / 2, 22)).collect();
+    for (plain_way, second) in [(false, 32), (true, 64)] {
+        let coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
+        let mut coalescer = coalescer.beside(plain_way);
+        let mut left = || merged_by(&mut coalescer, &pairs, &Offload::default()).len();
+        assert_eq!([left(), left(), left()], [32, second, 32]);
+    }
 }

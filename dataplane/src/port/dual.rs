@@ -34,6 +34,10 @@ impl DualTx {
 }
 
 impl TxQueue for DualTx {
+    fn has_plain_way(&self) -> bool {
+        true
+    }
+
     fn room(&mut self) -> usize {
         self.active.tx.room()
     }

@@ -99,6 +99,11 @@ pub trait TxQueue: Send {
     /// an empty burst, so that what could not go earlier goes now. Frames left in the burst were not accepted.
     fn tx_burst(&mut self, burst: &mut Burst, turn: &mut Turn);
 
+    /// Whether frames leave by a cheaper way if no super-frame is among them.
+    fn has_plain_way(&self) -> bool {
+        false
+    }
+
     /// Packets taken but not yet handed to the kernel.
     fn held(&self) -> u64 {
         0

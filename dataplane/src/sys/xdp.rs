@@ -244,7 +244,7 @@ mod tests {
             let index = Interface::find("va").unwrap().unwrap().index;
             let mut program = Program::load(2).unwrap();
             let attached = program.attach(index, XdpMode::Native).unwrap();
-            let umem = Umem::map(64, 64, false).unwrap();
+            let umem = Umem::map(64, 2048, 64, false).unwrap();
             let bound = umem.bind("va", 1, 64, Copying::Auto).unwrap();
             let (rx, _tx) = bound.divide(umem.share(0, 32), umem.share(32, 32));
             let mut all = || [0, 1].map(|queue| verdict(&mut program, index, queue));

@@ -21,9 +21,9 @@ pub(crate) use halves::{Piece, Share, XskRx, XskTx};
 
 use super::mapping::Mapping;
 
-/// Bytes of a chunk. The kernel takes 2048 or 4096. Of the latter, 18 pieces hold the longest frame of any interface, and
-/// that is as many as it takes in copy mode (`CONFIG_MAX_SKB_FRAGS` + 1); of the former they hold 32 KiB.
-pub(crate) const CHUNK: usize = 4096;
+/// Bytes of a chunk: the two sizes that the kernel takes. Of the larger one, 18 pieces hold the longest frame of any interface, and
+/// that is as many as it takes in copy mode (`CONFIG_MAX_SKB_FRAGS` + 1); of the smaller one they hold 31 KiB.
+pub(crate) const CHUNKS: [usize; 2] = [2048, 4096];
 /// Bytes that the kernel leaves free in front of a frame (`XDP_PACKET_HEADROOM`).
 pub(crate) const HEADROOM: usize = 256;
 /// Most pieces of a frame.
@@ -41,6 +41,8 @@ pub(crate) struct Umem {
     umem: xsk_rs::Umem,
     /// The kernel's descriptor of each chunk.
     descs: Arc<[FrameDesc]>,
+    /// Bytes of each.
+    chunk: usize,
     huge: bool,
 }
 
@@ -65,20 +67,21 @@ pub(crate) struct Bound {
 }
 
 impl Umem {
-    /// Maps at least `chunks` chunks for sockets with rings of `ring` slots. To be called in the namespace of the first
-    /// interface: the first socket is made here.
-    pub(crate) fn map(chunks: usize, ring: u32, huge: bool) -> io::Result<Self> {
-        // A part of a huge page could not be unmapped.
+    /// Maps at least `chunks` chunks of `chunk` bytes (one of [`CHUNKS`]) for sockets with rings of `ring` slots. To be called in the
+    /// namespace of the first interface: the first socket is made here.
+    pub(crate) fn map(chunks: usize, chunk: usize, ring: u32, huge: bool) -> io::Result<Self> {
+        const PAGE: usize = 4096;
+        // A part of a page could not be unmapped.
         let whole = if huge {
-            super::mapping::huge_page_size().unwrap_or(CHUNK)
+            super::mapping::huge_page_size().unwrap_or(PAGE)
         } else {
-            CHUNK
+            PAGE
         };
-        let chunks = (chunks * CHUNK).next_multiple_of(whole) / CHUNK;
+        let chunks = (chunks * chunk).next_multiple_of(whole) / chunk;
         let count = u32::try_from(chunks).ok().and_then(NonZeroU32::new);
         let twice = QueueSize::new(2 * ring).map_err(io::Error::other)?;
         let config = UmemConfig::builder()
-            .frame_size((CHUNK as u32).try_into().map_err(io::Error::other)?)
+            .frame_size((chunk as u32).try_into().map_err(io::Error::other)?)
             // A fill ring that is full looks so until its index is read again; this one is never full.
             .fill_queue_size(twice)
             .comp_queue_size(twice)
@@ -90,6 +93,7 @@ impl Umem {
         Ok(Self {
             umem,
             descs: descs.into(),
+            chunk,
             huge,
         })
     }
@@ -102,10 +106,15 @@ impl Umem {
         let start = data.contents().as_ptr().addr() - self.descs[0].addr();
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(start))
             .ok_or_else(|| io::Error::other("mapped at address zero"))?;
-        let len = self.descs.len() * CHUNK;
+        let len = self.descs.len() * self.chunk;
         // SAFETY: xsk-rs has mapped so many bytes and populated them, and unmaps them with the last clone of the UMEM.
         // Nobody but the pools makes references to them.
         Ok(unsafe { Mapping::other(start, len, self.huge, self.umem.clone()) })
+    }
+
+    /// Bytes of a chunk.
+    pub(crate) fn chunk(&self) -> usize {
+        self.chunk
     }
 
     /// The `count` chunks from `first` on, for a lane that nobody else gets them for.
@@ -117,6 +126,7 @@ impl Umem {
         Share {
             umem: self.umem.clone(),
             descs: Arc::clone(&self.descs),
+            chunk: self.chunk.trailing_zeros(),
             first,
             count,
         }

@@ -1,11 +1,16 @@
 //! Merging, against the kernel's own stack: what a socket behind the relay reads is what was sent, merged on the way or not.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    io::Write,
+    process::{Command, Stdio},
+};
 
 use etherparse::{Ipv4Header, Ipv6Header, PacketBuilder};
+use serde_json::{Value, json};
 
 use crate::common::{
-    Chain, Peer, Relay, Signal, Tag, mac, noise, receive_raw, tagged, tcp_both_ways,
+    Chain, Peer, Relay, Signal, Tag, hex, mac, noise, receive_raw, tagged, tcp_both_ways, unhex,
 };
 
 const SERVER_6: [u8; 16] = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
@@ -317,6 +322,78 @@ fn what_the_kernel_cuts_again_is_what_came() {
     );
     let last = relay.stop(Signal::Term);
     assert_eq!(last.way("r0", "r1").super_frames, 3, "{last:?}");
+}
+
+/// Super-frames as they leave, cut by scapy's reading of them, are the frames that scapy had made.
+#[test]
+fn scapy_cuts_what_was_merged_into_what_came() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let scapy = |args: &[&str], input: String| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", include_str!("segments.py")]).args(args);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("python3 runs");
+        let mut stdin = child.stdin.take().expect("stdin is piped");
+        let feed = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+        let output = child.wait_with_output().expect("it ends");
+        let _ = feed.join().expect("it only writes");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for args in [
+        &["--backend", "packet"][..],
+        #[cfg(feature = "xdp")]
+        &["--rx", "xdp", "--tx", "packet"],
+    ] {
+        let made = scapy(&["make", "7"], String::new());
+        let frames: Vec<Vec<u8>> = made.lines().map(unhex).collect();
+        let mut relay = Relay::start(
+            net,
+            "relay",
+            &[&["--pair", "r0,r1", "--coalesce", "on"], args].concat(),
+        );
+        // Whatever is merged: it ends by itself when nothing more comes.
+        let receiver = receive_raw(net, "server", "s0", frames.len());
+        relay.signal(Signal::Freeze);
+        let mut sender = Peer::start(net, "client", "raw-send --interface c0");
+        sender.feed_hex(&frames);
+        assert_eq!(sender.result()["sent"], frames.len());
+        relay.signal(Signal::Thaw);
+        let sent = frames.len() as u64;
+        relay.snapshot_when("all of it went", |now| {
+            now.way("r0", "r1").tx_packets == sent
+        });
+        let received: Vec<Value> = receiver
+            .frames()
+            .iter()
+            .map(|frame| {
+                json!([
+                    hex(&frame.vnet),
+                    hex(&frame.bytes),
+                    frame.tag.map(|(tci, tpid)| [tci, tpid])
+                ])
+            })
+            .collect();
+        let sent: Vec<&str> = made.lines().collect();
+        let verdict = scapy(
+            &["check"],
+            json!({"sent": sent, "received": received}).to_string(),
+        );
+        let verdict: Value = serde_json::from_str(&verdict).expect("JSON");
+        let last = relay.stop(Signal::Term);
+        let lane = last.way("r0", "r1");
+        assert_eq!(verdict["frames"], frames.len(), "{last:?}");
+        assert_eq!(verdict["super_frames"], lane.super_frames, "{last:?}");
+        assert!(lane.super_frames > 20, "{last:?}");
+    }
 }
 
 /// Segments of hosts that cut for themselves.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Class, FramePool, HEADROOM, LARGE_FRAME, LARGE_STRIDE};
+use super::{Class, FramePool, HEADROOM, LARGE_FRAME, LARGE_STRIDE, fetch};
 use crate::memory::{Frame, Region};
 
 /// Where a pool's small buffers are if they are chunks of a UMEM.
@@ -93,18 +93,11 @@ impl FramePool {
 
     /// Has the processor fetch the beginning of what is in a lent chunk, which will be taken back soon.
     #[inline]
-    pub(crate) fn prefetch(&self, chunk: u32, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
+    pub(crate) fn fetch_chunk(&self, chunk: u32, offset: usize) {
         if (chunk as usize) < self.lent.len() && offset < self.small.stride {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let at = self.small.start + chunk as usize * self.small.stride + offset;
-            // SAFETY: invariant EXCLUSIVE: the place is in this pool's share. A prefetch reads nothing.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(self.small.region.mapping.as_ptr().add(at).cast())
-            };
+            fetch(self.small.region.mapping.as_ptr().wrapping_add(at));
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (chunk, offset);
     }
 
     /// Takes a large buffer for a frame of `len` bytes, however short it is.

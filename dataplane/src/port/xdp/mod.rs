@@ -36,6 +36,7 @@ use crate::{
         xdp::{Attached, Features},
         xsk::{self, Bound, Share, Umem},
     },
+    wire::ethernet,
 };
 
 /// How to open the ports of a pair.
@@ -87,6 +88,8 @@ pub struct Opened {
 const LARGE: usize = 64;
 /// Chunks for what is in neither the kernel's hands nor the free list, and for the segments of super-frames.
 const SPARE: usize = 4 * Burst::MIN;
+/// The same where another back end receives, and super-frames with it: 45 segments of 1448 bytes are in one.
+const CUT: usize = 46 * Burst::MIN;
 /// A queue can't be bound again until the kernel has torn down the socket that was there (measured: 21 ms).
 const REBIND: Duration = Duration::from_millis(500);
 
@@ -161,7 +164,8 @@ type Sockets = (Umem, Vec<(usize, u32, Bound)>);
 /// Chunks of a lane: what it shall have to receive into in each queue, and in all.
 fn chunks(plan: &Plan, ring: usize) -> (usize, usize) {
     let rings = plan.rx.1.len() + usize::from(plan.tx.1.is_some() && !plan.shared);
-    (ring, ring * rings + SPARE)
+    let spare = if plan.rx.1.is_empty() { CUT } else { SPARE };
+    (ring, ring * rings + spare)
 }
 
 /// Maps memory for all lanes and binds their sockets to it.
@@ -194,7 +198,9 @@ fn try_bind_all(
 ) -> Result<Sockets> {
     let ring = settings.ring.next_power_of_two();
     let total = plans.iter().map(|plan| chunks(plan, ring).1).sum();
-    let umem = within(&ends[0], || map(total, ring as u32, settings.huge_pages))?;
+    let umem = within(&ends[0], || {
+        map(total, chunk(ends), ring as u32, settings.huge_pages)
+    })?;
     let mut queues: Vec<(usize, u32)> = plans
         .iter()
         .flat_map(|plan| {
@@ -216,9 +222,22 @@ fn try_bind_all(
     Ok((umem, sockets))
 }
 
+/// Bytes of a chunk: as few as hold a frame of any of the ports whole. Half the memory is half the caches' and the TLB's work. A port
+/// whose MTU grows afterwards has its frames in several pieces.
+fn chunk(ends: &[End]) -> usize {
+    let mtu = ends.iter().map(|end| end.interface.mtu as usize).max();
+    let longest = mtu.unwrap_or(0) + ethernet::HEADER_LEN + 2 * ethernet::TAG_LEN;
+    let [small, large] = xsk::CHUNKS;
+    if longest + xsk::HEADROOM <= small {
+        small
+    } else {
+        large
+    }
+}
+
 /// Maps the UMEM, on huge pages if that is wanted and there are any.
-fn map(chunks: usize, ring: u32, huge_pages: HugePages) -> Result<Umem> {
-    let bytes = chunks * xsk::CHUNK;
+fn map(chunks: usize, chunk: usize, ring: u32, huge_pages: HugePages) -> Result<Umem> {
+    let bytes = chunks * chunk;
     let failed = |source: io::Error, remedy: String| {
         Error::system(
             "map a UMEM for frames:",
@@ -233,7 +252,7 @@ fn map(chunks: usize, ring: u32, huge_pages: HugePages) -> Result<Umem> {
     };
     if huge_pages == HugePages::Require || (huge_pages == HugePages::Auto && enough() == Some(true))
     {
-        match Umem::map(chunks, ring, true) {
+        match Umem::map(chunks, chunk, ring, true) {
             Err(error) if huge_pages == HugePages::Require => {
                 return Err(failed(error, Region::huge_page_remedy(bytes)));
             }
@@ -241,7 +260,7 @@ fn map(chunks: usize, ring: u32, huge_pages: HugePages) -> Result<Umem> {
             Ok(umem) => return Ok(umem),
         }
     }
-    Umem::map(chunks, ring, false).map_err(|error| {
+    Umem::map(chunks, chunk, ring, false).map_err(|error| {
         let remedy = program::memory_remedy(&error);
         failed(error, remedy.into())
     })
@@ -270,7 +289,7 @@ fn start(
             region: Arc::clone(&region),
             first,
             count,
-            size: xsk::CHUNK,
+            size: umem.chunk(),
             headroom: xsk::HEADROOM,
         });
         first += count;
@@ -303,7 +322,14 @@ fn start(
             rx_halves[lane].push((queue, rx));
         }
         if let Some(lane) = sender {
-            tx_halves[lane] = Some(XdpTx::new(tx, Arc::clone(ends[end].link)));
+            // What comes by AF_XDP is never a super-frame.
+            let cuts = plans[lane].rx.1.is_empty();
+            let longest = if cuts {
+                umem.chunk() - xsk::HEADROOM
+            } else {
+                usize::MAX
+            };
+            tx_halves[lane] = Some(XdpTx::new(tx, Arc::clone(ends[end].link), longest));
         }
     }
     let mut opened = Vec::new();

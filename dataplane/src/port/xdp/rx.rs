@@ -154,7 +154,7 @@ impl Queue {
         self.refill(turn.pool);
         while burst.len() < wanted {
             if let Some(piece) = self.pieces.get(PREFETCH) {
-                turn.pool.prefetch(piece.chunk, piece.offset);
+                turn.pool.fetch_chunk(piece.chunk, piece.offset);
             }
             let Some((count, len)) = self.next(wanted - burst.len()) else {
                 break;

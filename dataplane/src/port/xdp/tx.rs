@@ -4,6 +4,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use super::LARGE;
 use crate::{
     burst::Burst,
     cut::Cutter,
@@ -32,6 +33,8 @@ pub struct XdpTx {
     /// Chunks that the kernel has, those in the ring included.
     lent: usize,
     link: Arc<Link>,
+    /// Segments longer than this take a large buffer each.
+    longest: usize,
     /// The interface is gone, and the socket with it.
     gone: bool,
 }
@@ -42,7 +45,8 @@ struct InRing {
 }
 
 impl XdpTx {
-    pub(super) fn new(socket: XskTx, link: Arc<Link>) -> Self {
+    /// Segments of super-frames that are longer than `longest` need large buffers.
+    pub(super) fn new(socket: XskTx, link: Arc<Link>, longest: usize) -> Self {
         Self {
             queue: Queue::default(),
             cutter: Cutter::default(),
@@ -53,6 +57,7 @@ impl XdpTx {
             refused: 0,
             lent: 0,
             link,
+            longest,
             gone: false,
         }
     }
@@ -110,6 +115,17 @@ impl XdpTx {
     #[inline]
     fn free_slots(&self) -> usize {
         self.socket.slots() - self.unsent
+    }
+
+    /// Most frames of a burst: if all are super-frames, there must be buffers for their segments.
+    #[inline]
+    fn most(&self) -> usize {
+        let mtu = self.link.mtu();
+        if mtu + ethernet::HEADER_LEN <= self.longest {
+            Burst::MAX
+        } else {
+            LARGE / (1 + usize::from(u16::MAX).div_ceil(mtu))
+        }
     }
 
     /// Puts a frame into the ring; returns in how many pieces. `Err` with the frame if there is no room for it.
@@ -226,7 +242,7 @@ impl TxQueue for XdpTx {
         if self.gone || !self.link.is_up() {
             Burst::MAX
         } else if self.queue.frames.is_empty() {
-            self.free_slots().min(Burst::MAX)
+            self.free_slots().min(self.most())
         } else {
             0
         }

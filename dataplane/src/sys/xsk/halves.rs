@@ -9,13 +9,15 @@ use std::{
 use libc::c_int;
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
-use super::{CHUNK, XDP_PKT_CONTD, get};
+use super::{XDP_PKT_CONTD, get};
 
 /// A lane's chunks of a [`Umem`]. No two shares of one overlap.
 #[derive(Clone)]
 pub(crate) struct Share {
     pub(super) umem: xsk_rs::Umem,
     pub(super) descs: Arc<[FrameDesc]>,
+    /// Bytes of a chunk, as a power of two.
+    pub(super) chunk: u32,
     pub(super) first: usize,
     pub(super) count: usize,
 }
@@ -65,10 +67,10 @@ impl Share {
     /// What a descriptor says. A chunk that is not of this share is named by a number that no chunk has.
     #[inline]
     fn piece(&self, desc: &FrameDesc) -> Piece {
-        let place = (desc.addr() / CHUNK).wrapping_sub(self.first);
+        let place = (desc.addr() >> self.chunk).wrapping_sub(self.first);
         Piece {
             chunk: u32::try_from(place).unwrap_or(u32::MAX),
-            offset: desc.addr() % CHUNK,
+            offset: desc.addr() & ((1 << self.chunk) - 1),
             len: desc.lengths().data(),
             more: desc.options() & XDP_PKT_CONTD != 0,
         }
