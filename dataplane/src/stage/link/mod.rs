@@ -55,6 +55,9 @@ use arena::Arena;
 use context::{Context, Gauges};
 use path::Path;
 
+/// Most by which a frame's arrival is believed to be after the beginning of its turn.
+const AHEAD_NS: u64 = 100_000_000;
+
 /// A line in one direction.
 ///
 /// Super-frames are cut into the packets they stand for before anything else. A packet is due at its arrival plus what the
@@ -183,8 +186,9 @@ impl Link {
     /// Takes a frame in: cuts it if it is a super-frame, and copies it out of the pool.
     fn take(&mut self, frame: Frame, turn: &mut Turn) {
         let meta = *turn.pool.meta(&frame);
-        // Stamps of the kernel: never from the future, and in order.
-        let at_ns = meta.arrival_ns.min(turn.now_ns).max(self.last_arrival_ns);
+        // Stamps of the kernel, in order. A frame may have come a little after the turn's beginning.
+        let at_ns = meta.arrival_ns.min(turn.now_ns + AHEAD_NS);
+        let at_ns = at_ns.max(self.last_arrival_ns);
         self.last_arrival_ns = at_ns;
         let Some(path) = &mut self.path else {
             // Not reached: the turn made it.
