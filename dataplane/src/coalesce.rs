@@ -68,9 +68,9 @@ pub struct Coalescer {
     deepest: usize,
     /// Of [`PAYS_TWICE`].
     pays_twice: usize,
-    /// Bursts to let pass as they are, because merging did not pay; and how many it was last time.
-    pause: u32,
-    paused: u32,
+    /// Frames to let pass as they are, because merging did not pay; and how many it was last time.
+    pause: usize,
+    paused: usize,
     /// The port that frames leave by: what it can't send alone is not merged either.
     link: Arc<Link>,
 }
@@ -98,10 +98,11 @@ const JUDGED: usize = 32;
 /// From so many frames for each that leaves merging pays, twice over: where all leave by an AF_PACKET socket, and where single ones leave
 /// by AF_XDP. By that they cost the kernel so much less that two or three are as dear as one super-frame (docs/performance.md).
 const PAYS_TWICE: [usize; 2] = [3, 6];
-/// Most bursts between two trials. At the deepest, under the fastest flood, that is a twentieth of a second.
-const LONGEST_PAUSE: u32 = 32;
+/// Frames between two trials where it does not pay: at first, and at most. At the most, the trials are one frame in sixty, and come every fifth
+/// of a second under a flood.
+const PAUSE: [usize; 2] = [Burst::MAX, 64 * Burst::MAX];
 /// Most bytes of a deep burst. They are read twice, to be summed up and to be sent; more than this has left the cache by then.
-const MOST_BYTES: usize = 1 << 20;
+const MOST_BYTES: usize = 768 << 10;
 /// How many frames ahead memory is asked for: of a deep burst, the first frames have left the cache before they are read again.
 const AHEAD: usize = 8;
 /// Most bytes of an IP packet, and most of an IPv6 payload.
@@ -133,7 +134,13 @@ impl Coalescer {
     /// Most frames that the lane's next turn takes in, when the last could take up to `depth`, was let take `limit` and took
     /// `received`: more when more was waiting, fewer when the backlog is gone.
     pub fn depth(&self, depth: usize, limit: usize, received: usize) -> usize {
-        if received >= limit {
+        if self.pause > 0 {
+            // Deep bursts only cost the cache then.
+            Burst::MIN
+        } else if self.paused > 0 {
+            // A trial is due, and only a deep burst is a fair one.
+            self.deepest
+        } else if received >= limit {
             // If it was the transmit side that set the limit, nothing is known of what waits.
             if limit < depth {
                 depth
@@ -151,7 +158,7 @@ impl Coalescer {
     pub fn merge(&mut self, burst: &mut Burst, turn: &mut Turn) {
         let came = burst.len();
         if came >= JUDGED && self.pause > 0 {
-            self.pause -= 1;
+            self.pause = self.pause.saturating_sub(came);
             return;
         }
         // More groups than the table can name can't come from a lane.
@@ -180,13 +187,13 @@ impl Coalescer {
         }
     }
 
-    /// Where `came` frames became `left`: whether to go on merging, or to try again only after some bursts.
+    /// Where `came` frames became `left`: whether to go on merging, or to try again only after some frames.
     #[inline]
     fn judge(&mut self, came: usize, left: usize) {
         if 2 * came >= self.pays_twice * left {
             self.paused = 0;
         } else {
-            self.paused = (2 * self.paused).clamp(1, LONGEST_PAUSE);
+            self.paused = (2 * self.paused).clamp(PAUSE[0], PAUSE[1]);
             self.pause = self.paused;
         }
     }

@@ -360,7 +360,7 @@ fn depth_follows_the_backlog() {
 #[test]
 fn bursts_of_long_frames_are_shorter() {
     let mut coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
-    for (payload, frames) in [(1458, 699), (22, Burst::MAX)] {
+    for (payload, frames) in [(1458, 524), (22, Burst::MAX)] {
         merged_by(
             &mut coalescer,
             &vec![plain(7, payload); 100],
@@ -374,10 +374,23 @@ fn bursts_of_long_frames_are_shorter() {
 #[test]
 fn merging_rests_where_it_does_not_pay() {
     let pairs: Vec<_> = (0..64).map(|at| plain(at / 2, 22)).collect();
-    for (plain_way, second) in [(false, 32), (true, 64)] {
+    for plain_way in [false, true] {
         let coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
         let mut coalescer = coalescer.beside(plain_way);
-        let mut left = || merged_by(&mut coalescer, &pairs, &Offload::default()).len();
-        assert_eq!([left(), left(), left()], [32, second, 32]);
+        let mut left = |coalescer: &mut Coalescer| {
+            let left = merged_by(coalescer, &pairs, &Offload::default()).len();
+            (left, coalescer.depth(Burst::MIN, Burst::MIN, Burst::MIN))
+        };
+        let first = left(&mut coalescer);
+        let others: Vec<_> = (0..Burst::MAX / 64).map(|_| left(&mut coalescer)).collect();
+        let trial = left(&mut coalescer);
+        assert_eq!((first.0, trial.0), (32, 32));
+        let (last, others) = others.split_last().unwrap();
+        if plain_way {
+            assert!(others.iter().all(|&other| other == (64, Burst::MIN)));
+            assert_eq!(*last, (64, Burst::MAX), "then a trial is due");
+        } else {
+            assert!(others.iter().all(|&(left, _)| left == 32));
+        }
     }
 }

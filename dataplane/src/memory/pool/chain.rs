@@ -6,8 +6,8 @@
 use super::FramePool;
 use crate::memory::Frame;
 
-/// Up to so many bytes are copied to the end of a chain, if there is room; more stay where they are. Measured: an entry of
-/// an iovec costs the kernel more than copying so much costs us, which has just summed it up.
+/// Up to so many bytes are copied to the end of a chain, if there is room; more stay where they are. An entry of an
+/// iovec costs the kernel more than copying so much costs us, which has just summed it up (figures: docs/decisions/0010-coalescing.md).
 const COPY_UP_TO: usize = 256;
 
 impl FramePool {

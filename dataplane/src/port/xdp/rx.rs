@@ -49,6 +49,9 @@ struct Queue {
     share: usize,
 }
 
+/// Chunks that each queue has at least. More where bursts are deeper, twice as many as a burst: not all there are, because chunks go round, and
+/// what went round longer has left the caches of both cores (1500-byte frames merged: half as many again; docs/decisions/0010).
+const LEAST: usize = 1024;
 /// How many pieces ahead memory is asked for: the kernel has written on another core.
 const PREFETCH: usize = 6;
 
@@ -78,7 +81,7 @@ impl XdpRx {
         };
         for queue in &mut queues {
             // Before a frame can come.
-            queue.refill(pool);
+            queue.refill(LEAST, pool);
             program.register(queue.id, queue.socket.fd())?;
         }
         Ok(Self {
@@ -151,7 +154,7 @@ impl Queue {
         turn: &mut Turn,
     ) {
         // What has become free since the last burst, before what comes now is looked at.
-        self.refill(turn.pool);
+        self.refill((2 * wanted).max(LEAST), turn.pool);
         while burst.len() < wanted {
             if let Some(piece) = self.pieces.get(PREFETCH) {
                 turn.pool.fetch_chunk(piece.chunk, piece.offset);
@@ -259,10 +262,10 @@ impl Queue {
         whole
     }
 
-    /// Gives the kernel free chunks until it has its share.
+    /// Gives the kernel free chunks until it has `count`, or its share if that is less.
     #[inline]
-    fn refill(&mut self, pool: &mut FramePool) {
-        let wanted = self.share.saturating_sub(self.lent);
+    fn refill(&mut self, count: usize, pool: &mut FramePool) {
+        let wanted = count.min(self.share).saturating_sub(self.lent);
         if wanted > 0 {
             let free = std::iter::from_fn(|| pool.lend_free()).take(wanted);
             self.lent += self.socket.fill(free);
