@@ -377,7 +377,7 @@ fn merging_rests_where_it_does_not_pay() {
     for plain_way in [false, true] {
         let coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
         let mut coalescer = coalescer.beside(plain_way);
-        let mut left = |coalescer: &mut Coalescer| {
+        let left = |coalescer: &mut Coalescer| {
             let left = merged_by(coalescer, &pairs, &Offload::default()).len();
             (left, coalescer.depth(Burst::MIN, Burst::MIN, Burst::MIN))
         };
