@@ -392,7 +392,8 @@ fn scapy_cuts_what_was_merged_into_what_came() {
         let lane = last.way("r0", "r1");
         assert_eq!(verdict["frames"], frames.len(), "{last:?}");
         assert_eq!(verdict["super_frames"], lane.super_frames, "{last:?}");
-        assert!(lane.super_frames > 20, "{last:?}");
+        // Also if the first burst was the only one that was worth it.
+        assert!(lane.super_frames > 8, "{last:?}");
     }
 }
 

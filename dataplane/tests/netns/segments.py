@@ -30,9 +30,10 @@ def make(seed):
         net = IPv6(src="fd09::1", dst="fd09::2", fl=number) if six else IP(src="10.9.0.1", dst="10.9.0.2", flags=random.choice(["DF", 0]))
         flows.append({"head": link / net, "tcp": tcp, "port": 20000 + number, "seq": 2**32 - 1500 * number, "id": 65530, "left": 0, "size": 0})
     for _ in range(900):
-        flow = random.choice(flows)
+        # Mostly one of four, so that there is something to merge in every burst.
+        flow = flows[random.randrange(4 if random.random() < 0.9 else 12)]
         if flow["left"] == 0:
-            flow["left"], flow["size"] = random.choice([1, 2, 9, 70]), random.randint(1, 300)
+            flow["left"], flow["size"] = random.choice([2, 9, 40, 70]), random.randint(1, 300)
         flow["left"] -= 1
         size = flow["size"] if flow["left"] else random.randint(1, flow["size"])
         payload = Raw(random.randbytes(size))
@@ -40,7 +41,7 @@ def make(seed):
         if IP in frame:
             frame[IP].id = flow["id"]
             flow["id"] = (flow["id"] + 1) % 65536
-            if random.random() < 0.03:
+            if random.random() < 0.01:
                 frame[IP].options = [IPOption_NOP()] * 4
         if flow["tcp"]:
             options = [("NOP", None), ("NOP", None), ("Timestamp", (7, 9 + (flow["left"] == 0)))]
@@ -49,7 +50,7 @@ def make(seed):
         else:
             frame /= UDP(sport=flow["port"], dport=5001)
         data = bytearray(raw(frame / payload))
-        if random.random() < 0.03:
+        if random.random() < 0.01:
             data[-1] ^= 0x55  # A wrong checksum.
         print(data.hex())
 
