@@ -233,11 +233,8 @@ impl FramePool {
     /// The bytes of a frame; of a chain, those in its first buffer ([`FramePool::parts`] gives all).
     #[inline]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
-        let (start, len) = self.locate(frame);
-        // SAFETY: invariant EXCLUSIVE (docs/architecture.md): `locate` keeps the range inside this pool's share of the
-        // region, which lives as long as `self`; the share is written through `&mut self` alone, and by the kernel only
-        // in buffers that are lent to it, to which there is no `Frame`.
-        unsafe { std::slice::from_raw_parts(start, len) }
+        debug_assert_eq!(frame.pool, self.tag, "frame of another pool");
+        self.slice(frame.index)
     }
 
     /// Has the processor fetch the beginning of a frame, which will be read soon.
@@ -250,7 +247,7 @@ impl FramePool {
     #[inline]
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         let (start, len) = self.locate(frame);
-        // SAFETY: invariant EXCLUSIVE, as in `bytes`; `&mut self` excludes every other reference into the share.
+        // SAFETY: invariant EXCLUSIVE, as in `slice`; `&mut self` excludes every other reference into the share.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
@@ -335,13 +332,35 @@ impl FramePool {
             from.pool == self.tag && to.pool == self.tag && from.index != to.index,
             "two frames of this pool"
         );
-        let ((from, from_len), (to, to_len)) = (self.locate(from), self.locate(to));
+        self.copy_buffer((from.index, from_at), (to.index, to_at), len);
+    }
+
+    /// The same between buffers.
+    #[inline]
+    fn copy_buffer(
+        &mut self,
+        (from, from_at): (u32, usize),
+        (to, to_at): (u32, usize),
+        len: usize,
+    ) {
+        assert!(from != to, "two buffers");
+        let ((from, from_len), (to, to_len)) = (self.place(from), self.place(to));
         assert!(
             from_at + len <= from_len && to_at + len <= to_len,
             "beyond the frame"
         );
-        // SAFETY: invariant EXCLUSIVE: both ranges are inside frames of this pool, which are different buffers.
+        // SAFETY: invariant EXCLUSIVE: both ranges are inside what is in buffers of this pool, which are different ones.
         unsafe { std::ptr::copy_nonoverlapping(from.add(from_at), to.add(to_at), len) };
+    }
+
+    /// What is in a buffer.
+    #[inline]
+    fn slice(&self, index: u32) -> &[u8] {
+        let (start, len) = self.place(index);
+        // SAFETY: invariant EXCLUSIVE (docs/architecture.md): `place` keeps the range inside this pool's share of the
+        // region, which lives as long as `self`; the share is written through `&mut self` alone, and by the kernel only
+        // in buffers that are lent to it, to which there is no `Frame`.
+        unsafe { std::slice::from_raw_parts(start, len) }
     }
 
     /// Where a frame's bytes are, and how many. Always inside this pool's share.

@@ -3,6 +3,8 @@
 //! Made by coalescing, behind all stages; read by transmit queues. A chain is one [`Frame`], the right to its first buffer,
 //! which owns the others: they have no `Frame` of their own any more, and are freed with it.
 
+#![deny(unsafe_code)]
+
 use super::FramePool;
 use crate::memory::Frame;
 
@@ -32,13 +34,10 @@ impl FramePool {
         let end = self.meta[tail].offset + self.meta[tail].len;
         let room = self.class(tail).0.stride as u32 - end;
         if len as usize <= COPY_UP_TO && len <= room {
-            let ((to, to_len), (source, _)) = (self.place(tail as u32), self.place(frame.index));
-            // SAFETY: invariant EXCLUSIVE: `len` bytes from `from` on are in the one buffer, and the other has room for as
-            // many behind its own; the buffers are different ones, because what is in a chain has no `Frame`.
-            unsafe {
-                std::ptr::copy_nonoverlapping(source.add(from), to.add(to_len), len as usize);
-            }
+            let to_len = self.meta[tail].len;
             self.meta[tail].len += len;
+            let to = (tail as u32, to_len as usize);
+            self.copy_buffer((frame.index, from), to, len as usize);
             if tail != head {
                 self.meta[head].rest += len;
             }
@@ -60,9 +59,7 @@ impl FramePool {
         std::iter::from_fn(move || {
             let index = next.checked_sub(1)?;
             next = self.meta[index as usize].next;
-            let (start, len) = self.place(index);
-            // SAFETY: invariant EXCLUSIVE, as in `bytes`: a chain's buffers belong to its frame.
-            Some(unsafe { std::slice::from_raw_parts(start, len) })
+            Some(self.slice(index))
         })
     }
 }
