@@ -193,6 +193,14 @@ fn the_command_of_comnetsemu_runs_verbatim() {
     assert_eq!(table(&out), (vec![[0, 20, 20, 0]], [20, 20, 0]));
 }
 
+/// What arrives at one host of a star when another sends a frame.
+fn through(net: &Net, from: usize, to: usize, frame: &Vec<u8>) -> Vec<Vec<u8>> {
+    let capture = Capture::start(net, "host", &format!("h{to}"), "udp");
+    let frame = std::slice::from_ref(frame);
+    send_raw(net, "host", &format!("h{from}"), frame);
+    capture.frames(1)
+}
+
 /// Ports 1 to 4 of five, all on one core: neighbours are pairs, and addresses follow l2fwd's numbers.
 #[test]
 fn pairs_addresses_and_numbers_are_l2fwds() {
@@ -206,14 +214,7 @@ fn pairs_addresses_and_numbers_are_l2fwds() {
     let ways = [(1, 2), (2, 1), (3, 4), (4, 3)];
     for (from, to) in ways {
         let frame = udp_frame(300, from as u32);
-        let capture = Capture::start(&net, "host", &format!("h{to}"), "udp");
-        send_raw(
-            &net,
-            "host",
-            &format!("h{from}"),
-            std::slice::from_ref(&frame),
-        );
-        let arrived = capture.frames(1);
+        let arrived = through(&net, from, to, &frame);
         assert_eq!(arrived.len(), 1, "{from} to {to}");
         assert_eq!(arrived[0][..6], [2, 0, 0, 0, 0, to as u8], "{from} to {to}");
         assert_eq!(arrived[0][6..12], mac(&format!("p{to}")), "{from} to {to}");
@@ -254,14 +255,7 @@ fn a_port_map_and_its_cores() {
     let l2fwd = L2fwd::start(&net, "relay", &line);
     for (from, to) in [(0, 2), (2, 0), (1, 1)] {
         let frame = udp_frame(100, from as u32);
-        let capture = Capture::start(&net, "host", &format!("h{to}"), "udp");
-        send_raw(
-            &net,
-            "host",
-            &format!("h{from}"),
-            std::slice::from_ref(&frame),
-        );
-        assert_eq!(capture.frames(1), [frame], "{from} to {to}");
+        assert_eq!(through(&net, from, to, &frame), [frame], "{from} to {to}");
     }
     let said = l2fwd.err();
     assert!(
