@@ -40,6 +40,15 @@ pub(super) fn late_us(lane: &Value, name: &str) -> f64 {
 }
 
 impl Bench<'_> {
+    /// Notes a lane's lateness, as the relay counts it.
+    pub(super) fn note_lateness(&mut self, lane: &Value) {
+        let [p50, p99] = ["p50_ns", "p99_ns"].map(|name| late_us(lane, name));
+        self.note(
+            "  the relay's own lateness, us, p50 / p99",
+            format!("{p50:.1} / {p99:.1}"),
+        );
+    }
+
     /// Lays the cables and starts a relay with this link from client to server.
     pub(super) fn line(&self, link: &str) -> Result<Line> {
         let topology = Topology::build(self.run, Shape::Pairs, false)?;

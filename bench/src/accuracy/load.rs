@@ -98,14 +98,7 @@ impl Bench<'_> {
                     error.abs() <= 0.5,
                 );
             }
-            self.note(
-                "  the relay's own lateness, us, p50 / p99",
-                format!(
-                    "{:.1} / {:.1}",
-                    late_us(&lane, "p50_ns"),
-                    late_us(&lane, "p99_ns")
-                ),
-            );
+            self.note_lateness(&lane);
         }
         Ok(())
     }

@@ -304,16 +304,13 @@ fn publish(report: &Report, flags: &Flags) -> Result<()> {
     for note in NOTES {
         page += &format!("- {note}\n");
     }
-    std::fs::create_dir_all(&flags.out)
-        .with_context(|| format!("making {}", flags.out.display()))?;
     let json = serde_json::to_string_pretty(report)?;
-    for (name, text) in [
+    let files = [
         ("peers.json", json),
         ("peers.md", page),
         ("peers.html", html::page(report)),
-    ] {
-        let path = flags.out.join(name);
-        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    ];
+    for path in crate::report::write(&flags.out, files)? {
         say::err(&format!("wrote {}", path.display()));
     }
     Ok(())
