@@ -12,7 +12,7 @@ use crate::common::{
     multicast, offloaded, plain, receive_raw, send_raw, send_vnet, tagged, tcp_both_ways,
     tcp_frame, udp_frame,
 };
-use crate::kernel::{attached, exists, links, refused};
+use crate::kernel::{attached, exists, flapped, links, refused};
 
 const XDP: &[&str] = &[
     "--pair",
@@ -263,37 +263,12 @@ fn mtus_that_differ_are_counted_here_or_by_the_device() {
     refused(net, &[], XDP, &["r0", "mtu 9000", "--kernel-hook tc"]);
 }
 
-/// Under traffic, with links that flap: what came is received, what was sent arrives or is in the device's own count.
 #[test]
 fn flapping_links_keep_the_account() {
     let Some(chain) = open(1500).map(Chain::without_arp) else {
         return;
     };
-    let net = &chain.net;
-    let _sink = Peer::listen(net, "server", &format!("sink --address {}", Chain::SERVER));
-    let mut relay = Relay::start(net, "relay", XDP);
-    let line = format!(
-        "flood --address {} --count 60000 --size 200 --flows 4 --pause 0.001",
-        Chain::SERVER
-    );
-    let load = Peer::listen(net, "client", &line);
-    for _ in 0..8 {
-        net.sh("relay", "ip link set r1 down");
-        std::thread::sleep(Duration::from_millis(30));
-        net.sh("relay", "ip link set r1 up");
-        std::thread::sleep(Duration::from_millis(60));
-        relay.live_snapshot().check();
-    }
-    load.result();
-    chain.settle();
-    let last = relay.stop(Signal::Term);
-    let (way, r1) = (last.way("r0", "r1"), last.port("r1"));
-    assert!(way.dropped.get("link_down") > Some(&0), "{way:?}");
-    assert_eq!(
-        way.tx_packets,
-        net.counters("server", "s0").rx_packets + r1.device_drops,
-        "{way:?} {r1:?}"
-    );
+    flapped(&chain, XDP);
 }
 
 #[test]
