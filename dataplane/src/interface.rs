@@ -13,19 +13,44 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::{fmt, fs, io};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{
-    LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
-};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkPayload, parse_ip};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
 use crate::wire::ethernet::MacAddress;
-use netlink::{DATAGRAM_MAX, ask, receive};
+use netlink::{DATAGRAM_MAX, Message, ask, attributes, number, receive, text};
 
 /// Longest name of an interface in bytes (`IFNAMSIZ` less its final zero, `include/uapi/linux/if.h`).
 pub const NAME_MAX: usize = 15;
+
+/// Length of `struct ifinfomsg` (`include/uapi/linux/rtnetlink.h`).
+const HEADER: usize = 16;
+
+/// Attributes of an interface (`include/uapi/linux/if_link.h`).
+mod attribute {
+    pub(super) const ADDRESS: u16 = 1;
+    pub(super) const IFNAME: u16 = 3;
+    pub(super) const MTU: u16 = 4;
+    pub(super) const QDISC: u16 = 6;
+    pub(super) const MASTER: u16 = 10;
+    pub(super) const WIRELESS: u16 = 11;
+    pub(super) const LINKINFO: u16 = 18;
+    pub(super) const STATS64: u16 = 23;
+    pub(super) const PROMISCUITY: u16 = 30;
+    pub(super) const NUM_TX_QUEUES: u16 = 31;
+    pub(super) const NUM_RX_QUEUES: u16 = 32;
+    pub(super) const XDP: u16 = 43;
+
+    /// In `LINKINFO`.
+    pub(super) const INFO_KIND: u16 = 1;
+    pub(super) const INFO_SLAVE_KIND: u16 = 4;
+
+    /// In `XDP`.
+    pub(super) const XDP_ATTACHED: u16 = 2;
+    pub(super) const XDP_PROG_ID: u16 = 4;
+    pub(super) const XDP_DRV_PROG_ID: u16 = 5;
+    pub(super) const XDP_SKB_PROG_ID: u16 = 6;
+    pub(super) const XDP_HW_PROG_ID: u16 = 7;
+}
 
 /// One interface, as it was when the kernel was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,14 +141,9 @@ impl fmt::Display for Address {
 impl Interface {
     /// All interfaces, in the order of their numbers.
     pub fn list() -> io::Result<Vec<Self>> {
-        let messages = ask(
-            &RouteNetlinkMessage::GetLink(LinkMessage::default()),
-            NLM_F_DUMP,
-        )?;
-        let mut interfaces: Vec<_> = messages
-            .into_iter()
-            .filter_map(Self::from_message)
-            .collect();
+        let question = Message::new(libc::RTM_GETLINK, &[0; HEADER]);
+        let messages = ask(&question, NLM_F_DUMP)?;
+        let mut interfaces: Vec<_> = messages.iter().filter_map(Self::from_message).collect();
         interfaces.sort_by_key(|interface| interface.index);
         Ok(interfaces)
     }
@@ -133,38 +153,29 @@ impl Interface {
         if name.is_empty() || name.len() > NAME_MAX {
             return Ok(None);
         }
-        let mut request = LinkMessage::default();
-        request.attributes.push(LinkAttribute::IfName(name.into()));
-        Self::first(request)
+        let question = Message::new(libc::RTM_GETLINK, &[0; HEADER]);
+        // A text with its zero.
+        let name = [name.as_bytes(), &[0]].concat();
+        Self::first(&question.with(attribute::IFNAME, &name))
     }
 
     /// The interface of that number.
     pub fn with_index(index: u32) -> io::Result<Option<Self>> {
-        let mut request = LinkMessage::default();
-        request.header.index = index;
-        Self::first(request)
+        Self::first(&Message::new(libc::RTM_GETLINK, &header(index, 0, 0)))
     }
 
     /// Sets the interface of that number up or down.
     pub(crate) fn set_up(index: u32, up: bool) -> io::Result<()> {
-        let mut request = LinkMessage::default();
-        request.header.index = index;
-        request.header.flags = if up {
-            LinkFlags::Up
-        } else {
-            LinkFlags::empty()
-        };
-        request.header.change_mask = LinkFlags::Up;
-        ask(&RouteNetlinkMessage::SetLink(request), NLM_F_ACK).map(drop)
+        let flag = libc::IFF_UP.cast_unsigned();
+        let header = header(index, if up { flag } else { 0 }, flag);
+        ask(&Message::new(libc::RTM_SETLINK, &header), NLM_F_ACK).map(drop)
     }
 
     /// The addresses it has now.
     pub fn addresses(&self) -> io::Result<Vec<Address>> {
-        let messages = ask(
-            &RouteNetlinkMessage::GetAddress(AddressMessage::default()),
-            NLM_F_DUMP,
-        )?;
-        let addresses = messages.into_iter().filter_map(Address::from_message);
+        let question = Message::new(libc::RTM_GETADDR, &[0; Address::HEADER]);
+        let messages = ask(&question, NLM_F_DUMP)?;
+        let addresses = messages.iter().filter_map(Address::from_message);
         Ok(addresses
             .filter(|address| address.index == self.index)
             .collect())
@@ -179,36 +190,39 @@ impl Interface {
         Ok(text.lines().filter_map(tx_drops_of).collect())
     }
 
-    fn first(request: LinkMessage) -> io::Result<Option<Self>> {
-        match ask(&RouteNetlinkMessage::GetLink(request), 0) {
-            Ok(messages) => Ok(messages.into_iter().find_map(Self::from_message)),
+    fn first(question: &Message) -> io::Result<Option<Self>> {
+        match ask(question, 0) {
+            Ok(messages) => Ok(messages.iter().find_map(Self::from_message)),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
-        match message {
-            RouteNetlinkMessage::NewLink(link) if concerns_interface(&link) => {
-                Self::from_link(link)
-            }
-            _ => None,
-        }
+    fn from_message(message: &Message) -> Option<Self> {
+        (message.kind == libc::RTM_NEWLINK).then(|| Self::from_link(message))?
     }
 
-    fn from_link(link: LinkMessage) -> Option<Self> {
-        let flags = link.header.flags;
+    /// What a message tells of an interface as a whole. A bridge speaks of its ports in the same group, also when one leaves it (family
+    /// `AF_BRIDGE`), and so do IPv6 (`AF_INET6`) and wireless drivers, whose messages lack the rest.
+    fn from_link(message: &Message) -> Option<Self> {
+        let [family, _, device_low, device_high, ..] = message.body[..] else {
+            return None;
+        };
+        if i32::from(family) != libc::AF_UNSPEC {
+            return None;
+        }
+        let flags = message.number(8).cast_signed();
         let mut interface = Self {
             name: String::new(),
-            index: link.header.index,
+            index: message.number(4),
             mac: MacAddress::default(),
             mtu: 0,
             kind: None,
             qdisc: None,
-            up: flags.contains(LinkFlags::Up),
-            carrier: flags.contains(LinkFlags::LowerUp),
-            loopback: flags.contains(LinkFlags::Loopback),
-            ethernet: link.header.link_layer_type == LinkLayerType::Ether,
+            up: flags & libc::IFF_UP != 0,
+            carrier: flags & libc::IFF_LOWER_UP != 0,
+            loopback: flags & libc::IFF_LOOPBACK != 0,
+            ethernet: u16::from_ne_bytes([device_low, device_high]) == libc::ARPHRD_ETHER,
             rx_queues: 1,
             tx_queues: 1,
             promiscuity: 0,
@@ -217,27 +231,26 @@ impl Interface {
             xdp: Vec::new(),
             tx_dropped: 0,
         };
-        for attribute in link.attributes {
-            match attribute {
-                LinkAttribute::IfName(name) => interface.name = name,
-                LinkAttribute::Address(bytes) => {
-                    interface.mac = bytes.try_into().map(MacAddress).unwrap_or_default();
+        for (kind, value) in message.attributes(HEADER) {
+            match kind {
+                attribute::WIRELESS => return None,
+                attribute::IFNAME => interface.name = text(value),
+                attribute::ADDRESS => {
+                    interface.mac = value.try_into().map(MacAddress).unwrap_or_default();
                 }
-                LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
-                LinkAttribute::Qdisc(qdisc) => interface.qdisc = Some(qdisc),
-                LinkAttribute::NumRxQueues(queues) => interface.rx_queues = queues,
-                LinkAttribute::NumTxQueues(queues) => interface.tx_queues = queues,
-                LinkAttribute::Promiscuity(users) => interface.promiscuity = users,
-                LinkAttribute::Controller(index) => interface.master = Some(index),
-                LinkAttribute::Stats64(stats) => interface.tx_dropped = stats.tx_dropped,
-                LinkAttribute::Xdp(attributes) => interface.xdp = Xdp::from_attributes(&attributes),
-                LinkAttribute::LinkInfo(infos) => {
-                    for info in infos {
-                        match info {
-                            LinkInfo::Kind(kind) => interface.kind = Some(kind.to_string()),
-                            LinkInfo::PortKind(kind) => {
-                                interface.master_kind = Some(kind.to_string())
-                            }
+                attribute::MTU => interface.mtu = number(value)?,
+                attribute::QDISC => interface.qdisc = Some(text(value)),
+                attribute::NUM_RX_QUEUES => interface.rx_queues = number(value)?,
+                attribute::NUM_TX_QUEUES => interface.tx_queues = number(value)?,
+                attribute::PROMISCUITY => interface.promiscuity = number(value)?,
+                attribute::MASTER => interface.master = number(value),
+                attribute::STATS64 => interface.tx_dropped = tx_dropped_of(value)?,
+                attribute::XDP => interface.xdp = Xdp::from_attributes(value),
+                attribute::LINKINFO => {
+                    for (kind, value) in attributes(value) {
+                        match kind {
+                            attribute::INFO_KIND => interface.kind = Some(text(value)),
+                            attribute::INFO_SLAVE_KIND => interface.master_kind = Some(text(value)),
                             _ => {}
                         }
                     }
@@ -249,28 +262,48 @@ impl Interface {
     }
 }
 
+/// `struct ifinfomsg`, of which these fields are used.
+fn header(index: u32, flags: u32, change: u32) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+/// The eighth number of `struct rtnl_link_stats64` (`include/uapi/linux/if_link.h`).
+fn tx_dropped_of(stats: &[u8]) -> Option<u64> {
+    let bytes = stats.get(56..64)?;
+    bytes.try_into().ok().map(u64::from_ne_bytes)
+}
+
 impl Xdp {
     /// The kernel names each program by its mode, and a lone one by `ProgId` as well (`rtnl_xdp_fill`,
     /// `net/core/rtnetlink.c`); before 4.20 only the latter.
-    fn from_attributes(attributes: &[LinkXdp]) -> Vec<Self> {
-        let by_mode = attributes.iter().filter_map(|attribute| match *attribute {
-            LinkXdp::DrvProgId(id) => Some((XdpMode::Native, id)),
-            LinkXdp::SkbProgId(id) => Some((XdpMode::Generic, id)),
-            LinkXdp::HwProgId(id) => Some((XdpMode::Offloaded, id)),
-            _ => None,
+    fn from_attributes(bytes: &[u8]) -> Vec<Self> {
+        let by_mode = attributes(bytes).filter_map(|(kind, value)| {
+            let mode = match kind {
+                attribute::XDP_DRV_PROG_ID => XdpMode::Native,
+                attribute::XDP_SKB_PROG_ID => XdpMode::Generic,
+                attribute::XDP_HW_PROG_ID => XdpMode::Offloaded,
+                _ => return None,
+            };
+            number(value).map(|id| Self { mode, id })
         });
-        let mut programs: Vec<_> = by_mode.map(|(mode, id)| Self { mode, id }).collect();
+        let mut programs: Vec<_> = by_mode.collect();
         if programs.is_empty() {
-            let mode = attributes.iter().find_map(|attribute| match attribute {
-                LinkXdp::Attached(XdpAttached::Driver) => Some(XdpMode::Native),
-                LinkXdp::Attached(XdpAttached::SocketBuffer) => Some(XdpMode::Generic),
-                LinkXdp::Attached(XdpAttached::Hardware) => Some(XdpMode::Offloaded),
+            let find = |wanted| {
+                let mut found = attributes(bytes).filter(move |(kind, _)| *kind == wanted);
+                found.next().map(|(_, value)| value)
+            };
+            // `XDP_ATTACHED_…` (`include/uapi/linux/if_link.h`).
+            let mode = match find(attribute::XDP_ATTACHED) {
+                Some([1]) => Some(XdpMode::Native),
+                Some([2]) => Some(XdpMode::Generic),
+                Some([3]) => Some(XdpMode::Offloaded),
                 _ => None,
-            });
-            let id = attributes.iter().find_map(|attribute| match attribute {
-                LinkXdp::ProgId(id) => Some(*id),
-                _ => None,
-            });
+            };
+            let id = find(attribute::XDP_PROG_ID).and_then(number);
             programs.extend(mode.zip(id).map(|(mode, id)| Self { mode, id }));
         }
         programs
@@ -278,32 +311,28 @@ impl Xdp {
 }
 
 impl Address {
-    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
-        let RouteNetlinkMessage::NewAddress(message) = message else {
+    /// Length of `struct ifaddrmsg` (`include/uapi/linux/if_addr.h`).
+    const HEADER: usize = 8;
+
+    fn from_message(message: &Message) -> Option<Self> {
+        if message.kind != libc::RTM_NEWADDR {
             return None;
-        };
+        }
         // On a point-to-point link `Address` is the other end, and `Local` is ours.
         let mut ip = None;
-        for attribute in &message.attributes {
-            match *attribute {
-                AddressAttribute::Local(local) => ip = Some(local),
-                AddressAttribute::Address(address) => ip = ip.or(Some(address)),
+        for (kind, value) in message.attributes(Self::HEADER) {
+            match kind {
+                libc::IFA_LOCAL => ip = parse_ip(value).ok(),
+                libc::IFA_ADDRESS => ip = ip.or(parse_ip(value).ok()),
                 _ => {}
             }
         }
         Some(Self {
-            index: message.header.index,
+            index: message.number(4),
             ip: ip?,
-            prefix: message.header.prefix_len,
+            prefix: *message.body.get(1)?,
         })
     }
-}
-
-/// Whether a link message tells of an interface as a whole. A bridge speaks of its ports in the same group, also when
-/// one leaves it (family `AF_BRIDGE`), and so do IPv6 (`AF_INET6`) and wireless drivers, whose messages lack the rest.
-fn concerns_interface(link: &LinkMessage) -> bool {
-    let partial = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::Wireless(_));
-    link.header.interface_family == AddressFamily::Unspec && !link.attributes.iter().any(partial)
 }
 
 /// Of a line of `/proc/net/dev`: the interface and its count, the twelfth of its numbers.
@@ -356,7 +385,13 @@ impl Watch {
         let mut events = Vec::new();
         loop {
             match receive(&self.socket, &mut self.buffer) {
-                Ok(messages) => events.extend(messages.into_iter().filter_map(Event::from_message)),
+                Ok(messages) => {
+                    for message in messages {
+                        if let NetlinkPayload::InnerMessage(message) = message.payload {
+                            events.extend(Event::from_message(&message));
+                        }
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(events),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     events.push(Event::Lost)
@@ -383,25 +418,14 @@ impl AsRawFd for Watch {
 }
 
 impl Event {
-    fn from_message(message: Message) -> Option<Self> {
-        let NetlinkPayload::InnerMessage(message) = message.payload else {
-            return None;
-        };
-        if let RouteNetlinkMessage::DelLink(link) = message {
-            if !concerns_interface(&link) {
-                return None;
-            }
-            let interface = Interface::from_link(link)?;
-            return Some(Self::Removed {
-                index: interface.index,
-                name: interface.name,
-            });
+    fn from_message(message: &Message) -> Option<Self> {
+        if message.kind == libc::RTM_DELLINK {
+            let Interface { index, name, .. } = Interface::from_link(message)?;
+            return Some(Self::Removed { index, name });
         }
         Interface::from_message(message).map(Self::Changed)
     }
 }
-
-type Message = NetlinkMessage<RouteNetlinkMessage>;
 
 #[cfg(test)]
 mod tests {
@@ -621,29 +645,38 @@ mod tests {
 
     #[test]
     fn programs_are_told_by_mode() {
-        let lone = [
-            LinkXdp::Attached(XdpAttached::SocketBuffer),
-            LinkXdp::ProgId(7),
-            LinkXdp::SkbProgId(7),
-        ];
+        use attribute::{XDP_ATTACHED, XDP_PROG_ID, XDP_SKB_PROG_ID};
+        let told = |attached: u8, ids: &[(u16, u32)]| {
+            let mut message = Message::new(0, &[]).with(XDP_ATTACHED, &[attached]);
+            for (kind, id) in ids {
+                message = message.with(*kind, &id.to_ne_bytes());
+            }
+            Xdp::from_attributes(&message.body)
+        };
+        let program = |mode, id| vec![Xdp { mode, id }];
+        let lone = told(2, &[(XDP_PROG_ID, 7), (XDP_SKB_PROG_ID, 7)]);
+        assert_eq!(lone, program(XdpMode::Generic, 7));
+        let old = told(1, &[(XDP_PROG_ID, 8)]);
+        assert_eq!(old, program(XdpMode::Native, 8));
+        assert_eq!(told(0, &[]), []);
+    }
+
+    /// Whatever follows what is cut short is left out, and nothing is read beyond the end.
+    #[test]
+    fn messages_cut_short_are_no_interfaces() {
+        let whole = Message::new(libc::RTM_NEWLINK, &header(3, 0, 0))
+            .with(attribute::MTU, &1500_u32.to_ne_bytes())
+            .with(attribute::IFNAME, b"eth0\0");
+        let interface = Interface::from_message(&whole).unwrap();
         assert_eq!(
-            Xdp::from_attributes(&lone),
-            [Xdp {
-                mode: XdpMode::Generic,
-                id: 7
-            }]
+            (interface.name.as_str(), interface.index, interface.mtu),
+            ("eth0", 3, 1500)
         );
-        let old = [LinkXdp::Attached(XdpAttached::Driver), LinkXdp::ProgId(8)];
-        assert_eq!(
-            Xdp::from_attributes(&old),
-            [Xdp {
-                mode: XdpMode::Native,
-                id: 8
-            }]
-        );
-        assert_eq!(
-            Xdp::from_attributes(&[LinkXdp::Attached(XdpAttached::None)]),
-            []
-        );
+        for length in 0..whole.body.len() - 4 {
+            let cut = Message::new(whole.kind, &whole.body[..length]);
+            assert_eq!(Interface::from_message(&cut), None, "{length} bytes");
+        }
+        let wrong = whole.clone().with(attribute::NUM_RX_QUEUES, &[1]);
+        assert_eq!(Interface::from_message(&wrong), None);
     }
 }

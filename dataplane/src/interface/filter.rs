@@ -3,12 +3,19 @@
 use std::io;
 
 use netlink_packet_core::NLM_F_DUMP;
-use netlink_packet_route::{
-    RouteNetlinkMessage,
-    tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption},
-};
 
-use super::{Interface, netlink::ask};
+use super::Interface;
+use super::netlink::{Message, ask, attributes, text};
+
+/// Length of `struct tcmsg`, and where its handle is (`include/uapi/linux/rtnetlink.h`).
+const HEADER: usize = 20;
+const HANDLE: usize = 8;
+
+/// The ingress of clsact (`TC_H_CLSACT` and `TC_H_MIN_INGRESS`, `include/uapi/linux/pkt_sched.h`).
+const INGRESS: u32 = 0xffff_fff2;
+
+/// A program's name among a filter's options (`include/uapi/linux/pkt_cls.h`).
+const TCA_BPF_NAME: u16 = 7;
 
 /// One filter, as `tc filter show dev … ingress` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,43 +29,31 @@ pub(crate) struct Filter {
 impl Interface {
     /// The filters on its ingress now, by clsact or the ingress qdisc.
     pub(crate) fn ingress_filters(&self) -> io::Result<Vec<Filter>> {
-        // TC_H_CLSACT and TC_H_MIN_INGRESS (include/uapi/linux/pkt_sched.h).
-        let parent = TcHandle::from(0xffff_fff2_u32);
-        let header = TcHeader {
-            index: self.index.cast_signed(),
-            parent,
-            ..TcHeader::default()
-        };
-        let question = TcMessage::from_parts(header, Vec::new());
-        let answers = ask(&RouteNetlinkMessage::GetTrafficFilter(question), NLM_F_DUMP)?;
-        Ok(answers
-            .into_iter()
-            .filter_map(Filter::from_message)
-            .collect())
+        let mut header = [0; HEADER];
+        header[4..8].copy_from_slice(&self.index.to_ne_bytes());
+        header[12..16].copy_from_slice(&INGRESS.to_ne_bytes());
+        let answers = ask(&Message::new(libc::RTM_GETTFILTER, &header), NLM_F_DUMP)?;
+        Ok(answers.iter().filter_map(Filter::from_message).collect())
     }
 }
 
 impl Filter {
-    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
-        let RouteNetlinkMessage::NewTrafficFilter(message) = message else {
-            return None;
-        };
+    fn from_message(message: &Message) -> Option<Self> {
         // The first of a priority is its chain, without a handle; the filters follow.
-        if u32::from(message.header.handle) == 0 {
+        if message.kind != libc::RTM_NEWTFILTER || message.number(HANDLE) == 0 {
             return None;
         }
         let mut filter = Self {
             kind: String::new(),
             program: None,
         };
-        for attribute in message.attributes {
+        // The kind comes before its options (`tcf_fill_node`, `net/sched/cls_api.c`).
+        for (attribute, value) in message.attributes(HEADER) {
             match attribute {
-                TcAttribute::Kind(kind) => filter.kind = kind,
-                TcAttribute::Options(options) => {
-                    filter.program = options.into_iter().find_map(|option| match option {
-                        TcOption::Bpf(TcFilterBpfOption::ProgName(name)) => Some(name),
-                        _ => None,
-                    });
+                libc::TCA_KIND => filter.kind = text(value),
+                libc::TCA_OPTIONS if filter.kind == "bpf" => {
+                    let name = attributes(value).find(|(option, _)| *option == TCA_BPF_NAME);
+                    filter.program = name.map(|(_, name)| text(name));
                 }
                 _ => {}
             }
