@@ -141,7 +141,7 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
                 }
                 notify(&[NotifyState::Ready]);
             }
-            Wait::Stop => break,
+            Wait::Stop(_) => break,
         }
         if settings.stats_interval_s != shown {
             control.show_every(settings.stats_interval_s);
@@ -212,15 +212,21 @@ fn in_place_of_l2fwd(args: &[String]) -> Result<ExitCode, Error> {
     let (out, err) = l2fwd.ready(&relay.snapshot());
     printer.print(&out);
     eprint!("{err}");
+    relay.describe().iter().for_each(|line| eprintln!("{line}"));
     if !name.is_empty() {
         eprintln!("name {name}");
     }
     eprintln!("ready");
     control.show_every(l2fwd.period_s);
-    while control.wait(|request| relay.answer(&name, request))? == Wait::Show {
-        printer.print(&Table::new(&l2fwd, &relay.snapshot()));
-    }
-    printer.finish(&Table::new(&l2fwd, &relay.stop()));
+    let signal = loop {
+        match control.wait(|request| relay.answer(&name, request))? {
+            Wait::Show => printer.print(&Table::new(&l2fwd, &relay.snapshot())),
+            Wait::Stop(signal) => break signal,
+            Wait::Tick | Wait::Reload => {}
+        }
+    };
+    let last = relay.stop();
+    printer.finish(&l2fwd.end(signal, &last));
     Ok(ExitCode::SUCCESS)
 }
 

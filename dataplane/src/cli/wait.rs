@@ -64,7 +64,7 @@ pub fn ports_are_there(
             };
             Answer::Say(answer)
         })?;
-        if wait == Wait::Stop {
+        if let Wait::Stop(_) = wait {
             return Ok(false);
         }
     }

@@ -69,8 +69,8 @@ pub enum Wait {
     Tick,
     /// Read the configuration again: SIGHUP came.
     Reload,
-    /// Stop: SIGINT, SIGTERM or a request came.
-    Stop,
+    /// Stop: SIGINT or SIGTERM, whose number it carries, or a request came.
+    Stop(Option<i32>),
 }
 
 /// How often to try to accept clients when there are no descriptors for them.
@@ -141,7 +141,8 @@ impl Control {
             match self.signals.next().map_err(failed)? {
                 Some(Signal::User1) => return Ok(Wait::Show),
                 Some(Signal::HangUp) => return Ok(Wait::Reload),
-                Some(Signal::Interrupt | Signal::Terminate) => return Ok(Wait::Stop),
+                Some(Signal::Interrupt) => return Ok(Wait::Stop(Some(libc::SIGINT))),
+                Some(Signal::Terminate) => return Ok(Wait::Stop(Some(libc::SIGTERM))),
                 None => {}
             }
             let mut busy = false;
@@ -152,7 +153,7 @@ impl Control {
                     answer(request)
                 });
                 if stop {
-                    return Ok(Wait::Stop);
+                    return Ok(Wait::Stop(None));
                 }
             }
             let now = Instant::now();

@@ -186,11 +186,126 @@ fn the_command_of_comnetsemu_runs_verbatim() {
     ] {
         assert!(out.contains(words), "no {words:?} in\n{out}");
     }
+    for words in [
+        &format!("L2FWD: entering main loop on lcore {core}")[..],
+        "hairpin relay-s1",
+        "frames on",
+    ] {
+        assert!(said.contains(words), "no {words:?} in\n{said}");
+    }
+    assert_eq!(table(&out), (vec![[0, 20, 20, 0]], [20, 20, 0]));
     assert!(
-        said.contains(&format!("L2FWD: entering main loop on lcore {core}")),
+        out.contains("\n\nSignal 15 received, preparing to exit...\n"),
+        "{out}"
+    );
+    assert!(out.ends_with("\nClosing port 0... Done\nBye...\n"), "{out}");
+}
+
+/// The CPUs each thread of a process may use.
+fn thread_cpus(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let allowed = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        Some(line.trim().to_owned())
+    };
+    tasks.flatten().filter_map(allowed).collect()
+}
+
+/// One flow's datagrams of one length, come together, leave one by one; merged only if that is asked for, which l2fwd can't.
+#[test]
+fn frames_are_not_merged() {
+    for (more, merged) in [("", false), ("--coalesce auto", true)] {
+        let Some(net) = star(2) else { return };
+        let line = format!(
+            "-l {}{} -- -p 3 -q 2 -T 0 --no-mac-updating {more}",
+            cpus()[0],
+            vdevs(2)
+        );
+        let l2fwd = L2fwd::start(&net, "relay", &line);
+        let signal = |name: &str| {
+            let sent = Command::new("kill")
+                .args(["-s", name, &l2fwd.child.id().to_string()])
+                .status();
+            assert!(sent.expect("kill runs").success());
+        };
+        let frames: Vec<Vec<u8>> = (0..40).map(|n| udp_frame(500, n)).collect();
+        let capture = Capture::start(&net, "host", "h1", "udp");
+        signal("STOP");
+        send_raw(&net, "host", "h0", &frames);
+        signal("CONT");
+        if merged {
+            let lengths = capture.lengths(2);
+            assert!(lengths.iter().any(|length| *length > 500), "{lengths:?}");
+        } else {
+            assert_eq!(capture.frames(frames.len()), frames);
+        }
+        let (ports, _) = table(&l2fwd.stop());
+        assert_eq!((ports[0][2], ports[1][3]), (40, 0), "{ports:?}");
+    }
+}
+
+/// Promiscuous mode comes with -P alone, ordinary pages with --no-huge, and workers run on the CPUs that lcores stand for.
+#[test]
+fn promiscuity_pages_and_cpus_are_as_asked() {
+    let Some(net) = star(2) else { return };
+    let all = cpus();
+    let cpu = all[all.len() - 1];
+    let promiscuity = || net.link("relay", "p0")["promiscuity"].as_u64();
+    let l2fwd = L2fwd::start(
+        &net,
+        "relay",
+        &format!("--lcores 7@{cpu}{} -- -p 3 -q 2", vdevs(2)),
+    );
+    assert_eq!(promiscuity(), Some(0));
+    let (said, cores) = (l2fwd.err(), thread_cpus(l2fwd.child.id()));
+    assert!(said.contains("entering main loop on lcore 7"), "{said}");
+    assert!(cores.contains(&cpu.to_string()), "{cores:?}");
+    // Where none are free, that is followed by how to get some.
+    assert!(!said.contains("frames on ordinary pages\n"), "{said}");
+    l2fwd.stop();
+    let l2fwd = L2fwd::start(
+        &net,
+        "relay",
+        &format!("-l {}{} --no-huge -- -p 3 -q 2 -P", all[0], vdevs(2)),
+    );
+    assert_eq!(promiscuity(), Some(1));
+    let (said, cores) = (l2fwd.err(), thread_cpus(l2fwd.child.id()));
+    assert!(cores.contains(&all[0].to_string()), "{cores:?}");
+    assert!(said.contains("frames on ordinary pages\n"), "{said}");
+    l2fwd.stop();
+    assert_eq!(promiscuity(), Some(0), "it ends with the sockets");
+}
+
+/// Ports and cores that are given nothing to do are told as l2fwd tells them.
+#[test]
+fn what_does_nothing_is_said() {
+    let Some(net) = star(3) else { return };
+    let all = cpus();
+    let (first, last) = (all[0], all[all.len() - 1]);
+    if first == last {
+        eprintln!("skipped: needs two CPUs");
+        return;
+    }
+    let line = format!("-l {first},{last}{} -- -p 5 -q 2 -T 0", vdevs(3));
+    let l2fwd = L2fwd::start(&net, "relay", &line);
+    let said = l2fwd.err();
+    assert!(
+        said.contains(&format!("L2FWD: lcore {last} has nothing to do\n")),
         "{said}"
     );
-    assert_eq!(table(&out), (vec![[0, 20, 20, 0]], [20, 20, 0]));
+    let out = l2fwd.stop();
+    assert_eq!(
+        out.matches("Skipping disabled port 1\n").count(),
+        1,
+        "{out}"
+    );
+    assert!(
+        out.ends_with("\nClosing port 0... Done\nClosing port 2... Done\nBye...\n"),
+        "{out}"
+    );
 }
 
 /// What arrives at one host of a star when another sends a frame.
@@ -331,7 +446,7 @@ fn all_mistakes_are_told_at_once() {
     let (outside, core) = (cpus().last().expect("a CPU") + 1, cpus()[0]);
     let cases: [(String, &[&str]); 5] = [
         (
-            "-l x --bogus --vdev=net_pcap0 -- -p 0 -q 16 -T 86401 --portmap 1".into(),
+            "-l x --bogus --vdev=net_pcap0 -- -p 0 -q 16 -T 86400 --portmap 1".into(),
             &[
                 "-l \"x\"",
                 "--bogus",
@@ -340,6 +455,9 @@ fn all_mistakes_are_told_at_once() {
                 "invalid queue number",
                 "invalid timer period",
                 "Invalid config",
+                "Invalid EAL arguments",
+                "Invalid L2FWD arguments",
+                "Usage: l2relay l2fwd",
             ],
         ),
         (
@@ -421,6 +539,17 @@ fn eal_options_are_judged_as_dpdk_judges_them() {
         (format!("-l {core} --proc-type=auto --iova-mode=va"), true),
         ("-l x".into(), false),
         (format!("-l {core} --bogus"), false),
+        (format!("-l {core} -n 0"), false),
+        (format!("-l {core} -n 33 -r 3"), true),
+        (format!("-l {core} -r 17"), false),
+        (format!("-l {core} --log-level=zzz"), true),
+        (format!("-l {core} --log-level=lib.eal:debug"), true),
+        (format!("-l {core} --iova-mode=x"), false),
+        (format!("-l {core} --socket-limit=x"), false),
+        (format!("-l {core} --huge-unlink=zz"), false),
+        (format!("-l {core} --file-prefix=a%b"), false),
+        (format!("-l {core} --vfio-intr=zz"), false),
+        (format!("-l {core} --force-max-simd-bitwidth=100"), false),
         (format!("-l {core} -c 1"), false),
         (format!("-l {core} --main-lcore 77"), false),
         ("--lcores (0".into(), false),

@@ -3,12 +3,12 @@
 use lexopt::{Arg, Parser};
 
 use super::{MAX_PORTS, Said, find, value};
-use crate::config::parse_wait;
+use crate::config::{Coalesce, parse_wait};
 
 /// Statistics appear this often unless told otherwise, in seconds.
 const PERIOD_S: u32 = 10;
-/// A day.
-const MAX_PERIOD_S: u32 = 86_400;
+/// Less than a day: l2fwd's check refuses the 86400 of its own help.
+const MAX_PERIOD_S: u32 = 86_399;
 /// Ports of a core (l2fwd's MAX_RX_QUEUE_PER_LCORE, 16, is itself refused).
 const MAX_PER_CORE: usize = 15;
 /// Pairs of a port map.
@@ -25,7 +25,9 @@ pub(super) struct App {
     pub(super) period_s: u32,
     pub(super) mac_updating: bool,
     pub(super) portmap: Option<Vec<[usize; 2]>>,
-    /// How long to wait for interfaces, in ms: the one option that l2fwd doesn't have.
+    /// Whether frames are merged; l2fwd doesn't. This option and the next are ours alone.
+    pub(super) coalesce: Coalesce,
+    /// How long to wait for interfaces, in ms.
     pub(super) wait_ports_ms: u64,
     /// `--help` was among them.
     pub(super) help: bool,
@@ -40,6 +42,7 @@ impl Default for App {
             period_s: PERIOD_S,
             mac_updating: true,
             portmap: None,
+            coalesce: Coalesce::Off,
             wait_ports_ms: 0,
             help: false,
         }
@@ -50,6 +53,7 @@ const LONG: &[&str] = &[
     "mac-updating",
     "no-mac-updating",
     "portmap",
+    "coalesce",
     "wait-ports",
     "help",
 ];
@@ -57,7 +61,7 @@ const LONG: &[&str] = &[
 /// Reads the options after `--`.
 pub(super) fn parse(args: &[String], said: &mut Said) -> App {
     let mut app = App::default();
-    let mut has_mask = false;
+    let (mut has_mask, before) = (false, said.mistakes.len());
     let mut parser = Parser::from_args(args);
     loop {
         let (as_written, name) = match parser.next() {
@@ -81,7 +85,7 @@ pub(super) fn parse(args: &[String], said: &mut Said) -> App {
             }
         };
         let mut text = String::new();
-        if ["p", "q", "T", "portmap", "wait-ports"].contains(&name.as_str()) {
+        if ["p", "q", "T", "portmap", "coalesce", "wait-ports"].contains(&name.as_str()) {
             match value(&mut parser) {
                 Some(given) => text = given,
                 None => {
@@ -112,6 +116,7 @@ pub(super) fn parse(args: &[String], said: &mut Said) -> App {
                 Ok(())
             }
             "portmap" => port_map(&text).map(|map| app.portmap = Some(map)),
+            "coalesce" => text.parse().map(|how| app.coalesce = how),
             "wait-ports" => parse_wait(&text).map(|wait| app.wait_ports_ms = wait.as_millis() as u64),
             "help" => {
                 app.help = true;
@@ -121,13 +126,16 @@ pub(super) fn parse(args: &[String], said: &mut Said) -> App {
                 // What follows in the same word belongs to it.
                 let _ = parser.optional_value();
                 Err(format!(
-                    "unknown l2fwd option {as_written}: there are -p, -P, -q, -T, --portmap, --[no-]mac-updating, --wait-ports"
+                    "unknown l2fwd option {as_written}: there are -p, -P, -q, -T, --portmap, --[no-]mac-updating, --coalesce, --wait-ports"
                 ))
             }
         };
         if let Err(mistake) = outcome {
             said.mistake(mistake);
         }
+    }
+    if said.mistakes.len() > before {
+        said.verdicts.push("Invalid L2FWD arguments");
     }
     if !has_mask && !app.help {
         said.mistake(
@@ -142,6 +150,20 @@ fn ranged<T: std::str::FromStr + PartialOrd>(
     range: std::ops::RangeInclusive<T>,
 ) -> Option<T> {
     text.parse().ok().filter(|number| range.contains(number))
+}
+
+/// A number as strtoul reads it with base 0: hexadecimal after 0x, octal after 0.
+fn number(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let (digits, radix) = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        None => (text, 10),
+    };
+    // A sign, which from_str_radix would take, is none of a port's.
+    usize::from_str_radix(digits, radix)
+        .ok()
+        .filter(|_| !digits.starts_with('+'))
 }
 
 fn port_mask(text: &str) -> Result<u64, String> {
@@ -178,7 +200,7 @@ fn port_map(text: &str) -> Result<Vec<[usize; 2]>, String> {
             .strip_prefix('(')
             .and_then(|pair| pair.split_once(','))
             .ok_or_else(bad)?;
-        let port = |text: &str| ranged(text.trim(), 0..=MAX_PORTS - 1);
+        let port = |text: &str| number(text).filter(|port| *port < MAX_PORTS);
         pairs.push([port(a).ok_or_else(bad)?, port(b).ok_or_else(bad)?]);
     }
     if pairs.len() > MAX_PAIRS {
@@ -217,9 +239,9 @@ mod tests {
     #[test]
     fn options_are_written_in_every_way() {
         for line in [
-            "-p 0xf -P -q 15 -T 86400 --no-mac-updating --portmap (0,1)(2,2)",
-            "-pf -Pq15 -T86400 --no-mac --portmap=(0,1),(2,2) --wait-ports 0",
-            "-p F -P -q15 -T 86400 --mac-updating --no-mac-updating --port (0,1)(2,2)",
+            "-p 0xf -P -q 15 -T 86399 --no-mac-updating --portmap (0,1)(2,2)",
+            "-pf -Pq15 -T86399 --no-mac --portmap=(0x0,01),(0X2,2) --wait-ports 0",
+            "-p F -P -q15 -T 86399 --mac-updating --no-mac-updating --port (0,1)(2,2)",
         ] {
             let (app, said) = read(line);
             assert_eq!(said, Said::default(), "{line}");
@@ -227,7 +249,7 @@ mod tests {
                 mask: Some(15),
                 promiscuous: true,
                 per_core: 15,
-                period_s: 86_400,
+                period_s: 86_399,
                 mac_updating: false,
                 portmap: Some(vec![[0, 1], [2, 2]]),
                 ..App::default()
@@ -236,6 +258,8 @@ mod tests {
         }
         assert_eq!(read("-p 1 -T 0").0.period_s, 0);
         assert_eq!(read("-p 1 --wait-ports 1.5").0.wait_ports_ms, 1500);
+        assert_eq!(read("-p 1").0.coalesce, Coalesce::Off);
+        assert_eq!(read("-p 1 --coalesce auto").0.coalesce, Coalesce::Auto);
     }
 
     #[test]
@@ -247,11 +271,14 @@ mod tests {
             ("-p +1", "invalid portmask"),
             ("-p 1 -q 16", "invalid queue number"),
             ("-p 1 -q 0", "invalid queue number"),
-            ("-p 1 -T 86401", "invalid timer period"),
+            ("-p 1 -T 86400", "invalid timer period"),
             ("-p 1 -T -1", "invalid timer period"),
             ("-p 3 --portmap (0,1", "Invalid config"),
             ("-p 3 --portmap 0,1", "Invalid config"),
             ("-p 3 --portmap (0,32)", "Invalid config"),
+            ("-p 3 --portmap (0,08)", "Invalid config"),
+            ("-p 3 --portmap (0,+1)", "Invalid config"),
+            ("-p 3 --coalesce never", "auto, on or off"),
             ("-p 3 --portmap=", "Invalid config"),
             ("-P", "Please set portmask"),
             ("-p 1 -x", "unknown l2fwd option -x"),
@@ -261,6 +288,13 @@ mod tests {
             let (_, said) = read(line);
             assert_eq!(said.mistakes.len(), 1, "{line}: {said:?}");
             assert!(said.mistakes[0].contains(part), "{line}: {said:?}");
+            // Without a mask l2fwd's arguments are valid; it has nothing to do.
+            let invalid = !part.contains("portmask") || part.starts_with("invalid");
+            assert_eq!(
+                said.verdicts.len(),
+                usize::from(invalid),
+                "{line}: {said:?}"
+            );
         }
         let many: String = (0..17).map(|_| "(0,1)").collect();
         assert!(read(&format!("-p 3 --portmap {many}")).1.mistakes[0].contains("at most 16"));

@@ -5,7 +5,7 @@
 
 use lexopt::{Arg, Parser};
 
-use super::{Said, find, lcores, lcores::Lcore, value, vdev, vdev::Device};
+use super::{Said, find, lcores, lcores::Lcore, moot, value, vdev, vdev::Device};
 use crate::memory::HugePages;
 
 /// What EAL's options say.
@@ -114,7 +114,8 @@ const OPTIONS: &[(&str, Option<char>, Takes, Effect)] = &[
 pub(super) fn parse(args: &[String], said: &mut Said) -> Eal {
     let mut eal = Eal::default();
     // Which option has named cores already, and the core that is to be the main one.
-    let (mut cores_by, mut main, mut moot) = (None::<String>, None, Vec::<String>::new());
+    let (mut cores_by, mut main, mut unneeded) = (None::<String>, None, Vec::<String>::new());
+    let before = said.mistakes.len();
     let mut parser = Parser::from_args(args);
     loop {
         let (as_written, found) = match parser.next() {
@@ -142,7 +143,7 @@ pub(super) fn parse(args: &[String], said: &mut Said) -> Eal {
                 continue;
             }
         };
-        let &(_, short, takes, effect) = match found {
+        let &(long, short, takes, effect) = match found {
             Ok(option) => option,
             Err(mistake) => {
                 said.mistake(mistake);
@@ -166,7 +167,7 @@ pub(super) fn parse(args: &[String], said: &mut Said) -> Eal {
                 if given.is_some() && takes == Takes::Nothing {
                     said.mistake(format!("{as_written}: it takes no value"));
                 }
-                String::new()
+                given.unwrap_or_default().to_string_lossy().into_owned()
             }
         };
         match effect {
@@ -205,7 +206,10 @@ pub(super) fn parse(args: &[String], said: &mut Said) -> Eal {
             Help => eal.help = true,
             Version => eal.version = true,
             Always => {}
-            Moot => moot.push(as_written),
+            Moot => match moot::mistake(long, &value) {
+                None => unneeded.push(as_written),
+                Some(instead) => said.mistake(format!("{as_written} {value:?}: write {instead}")),
+            },
             Refused(why) => said.mistake(format!("{as_written} {value}: {why}")),
         }
     }
@@ -216,10 +220,13 @@ pub(super) fn parse(args: &[String], said: &mut Said) -> Eal {
     {
         said.mistake(format!("{option} {id}: not among the cores that are named"));
     }
-    if !moot.is_empty() {
+    if said.mistakes.len() > before {
+        said.verdicts.push("Invalid EAL arguments");
+    }
+    if !unneeded.is_empty() {
         said.remark(format!(
             "not needed here, and without effect: {}",
-            moot.join(" ")
+            unneeded.join(" ")
         ));
     }
     eal
@@ -280,11 +287,12 @@ mod tests {
     #[test]
     fn all_mistakes_are_told_at_once() {
         let (_, said) = read(
-            "-l x --lcores 1 --main-lcore y --bogus=3 --huge word -a 0000:00:01.0 --proc-type secondary --no-pci=1 \
+            "-l x -m abc --lcores 1 --main-lcore y --bogus=3 --huge word -a 0000:00:01.0 --proc-type secondary --no-pci=1 \
              --vdev=net_af_packet0,iface=a --vdev=net_af_packet0,iface=b -Z --vdev",
         );
         let parts = [
             "-l \"x\"",
+            "-m \"abc\": write megabytes",
             "--lcores: -l has named",
             "\"y\"",
             "--bogus",
@@ -304,6 +312,7 @@ mod tests {
             );
         }
         assert_eq!(said.mistakes.len(), parts.len(), "{said:#?}");
+        assert_eq!(said.verdicts, ["Invalid EAL arguments"]);
     }
 
     #[test]

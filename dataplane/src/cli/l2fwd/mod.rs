@@ -6,6 +6,7 @@
 mod app;
 mod eal;
 mod lcores;
+mod moot;
 mod table;
 mod vdev;
 
@@ -48,10 +49,14 @@ pub struct L2fwd {
     pub remarks: Vec<String>,
     /// What l2fwd says before it opens its ports.
     pub opening: String,
+    /// How many ports there are, those that are not enabled too.
+    all: usize,
     /// Enabled ports by their ids.
     ports: Vec<(usize, PortName)>,
     /// Which core polls which ports, by their ids.
     polls: Vec<(usize, Vec<usize>)>,
+    /// Cores that poll none.
+    idle: Vec<usize>,
 }
 
 /// What is to be said to the user, collected while options are read.
@@ -59,6 +64,8 @@ pub struct L2fwd {
 struct Said {
     mistakes: Vec<String>,
     remarks: Vec<String>,
+    /// DPDK's words on options with mistakes among them: it says no more, and scripts look for them.
+    verdicts: Vec<&'static str>,
 }
 
 impl Said {
@@ -111,13 +118,23 @@ pub fn read(args: &[String]) -> Result<Asked, Error> {
     if eal.help || app.help {
         return Ok(Asked::Text(HELP.trim_end().into()));
     }
+    let verdicts: Vec<String> = std::mem::take(&mut said.verdicts)
+        .into_iter()
+        .map(Into::into)
+        .chain(HELP.lines().next().map(Into::into))
+        .collect();
     let l2fwd = plan(
         eal,
         &app,
         core_affinity::get_core_ids().map(|all| all.iter().map(|core| core.id).collect()),
         said,
     );
-    let l2fwd = l2fwd.map_err(Error::Config)?;
+    let l2fwd = l2fwd.map_err(|mut mistakes| {
+        if verdicts.len() > 1 {
+            mistakes.extend(verdicts);
+        }
+        Error::Config(mistakes)
+    })?;
     let found = if l2fwd.wait_ports.is_some() {
         l2fwd.config.check_but_for_ports()
     } else {
@@ -264,6 +281,7 @@ fn plan(
             .collect(),
         ring: used.iter().filter_map(|device| device.ring).max(),
         promiscuous: app.promiscuous,
+        coalesce: app.coalesce,
         qdisc: one_for_all(
             "qdisc_bypass",
             &used,
@@ -280,6 +298,12 @@ fn plan(
         wait_ports: (app.wait_ports_ms > 0).then(|| Duration::from_millis(app.wait_ports_ms)),
         remarks: said.remarks,
         opening,
+        all: devices.len(),
+        idle: lcores
+            .iter()
+            .map(|core| core.id)
+            .filter(|id| polls.iter().all(|(lcore, _)| lcore != id))
+            .collect(),
         ports: enabled.iter().map(|&id| (id, name(id))).collect(),
         polls,
     })
@@ -369,7 +393,11 @@ impl L2fwd {
     /// What l2fwd says when its ports are open: on standard output, and on standard error.
     pub fn ready(&self, snapshot: &Snapshot) -> (String, String) {
         let mut out = String::new();
-        for (id, name) in &self.ports {
+        for id in 0..self.all {
+            let Some((_, name)) = self.ports.iter().find(|(port, _)| *port == id) else {
+                let _ = writeln!(out, "Skipping disabled port {id}");
+                continue;
+            };
             let mac = name
                 .find()
                 .map(|interface| interface.mac.to_string().to_uppercase());
@@ -395,7 +423,23 @@ impl L2fwd {
                 let _ = writeln!(err, "L2FWD:  -- lcoreid={lcore} portid={id}");
             }
         }
+        for lcore in &self.idle {
+            let _ = writeln!(err, "L2FWD: lcore {lcore} has nothing to do");
+        }
         (out, err)
+    }
+
+    /// What l2fwd says at its end, `last` being what was counted; `signal`: the number of the one that ended it.
+    pub fn end(&self, signal: Option<i32>, last: &Snapshot) -> String {
+        let mut out = String::new();
+        if let Some(signal) = signal {
+            let _ = writeln!(out, "\n\nSignal {signal} received, preparing to exit...");
+        }
+        let _ = writeln!(out, "{}", Table::new(self, last));
+        for (id, _) in &self.ports {
+            let _ = writeln!(out, "Closing port {id}... Done");
+        }
+        out + "Bye..."
     }
 }
 
@@ -449,9 +493,10 @@ l2fwd options:
   -p PORTMASK          Ports to use, a hexadecimal mask
   -P                   Promiscuous mode
   -q NQ                Ports of a core: 1 to 15 (default 1)
-  -T PERIOD            Seconds between two statistics: 1 to 86400 (default 10), 0 for none
+  -T PERIOD            Seconds between two statistics: 1 to 86399 (default 10), 0 for none
   --portmap (0,1)(2,3) Pairs (default: neighbours; an odd last one with itself)
   --no-mac-updating    Leave MAC addresses alone (default: source is the port's, destination 02:00:00:00:00:PORT)
+  --coalesce off       auto or on: merge frames of a flow, as `l2relay run` does (not in DPDK)
   --wait-ports S       Wait so long for interfaces that aren't there yet (not in DPDK)
 
 Exit status: 0 after SIGINT or SIGTERM, 2 if something can't be.
@@ -568,6 +613,7 @@ mod tests {
     fn cores_are_filled_in_order() {
         let l2fwd = planned(&format!("--lcores 3@1,7@0{}", devices(4)), "-p f -q 3").unwrap();
         assert_eq!(l2fwd.polls, [(3, vec![0, 1, 2]), (7, vec![3])]);
+        assert_eq!(l2fwd.idle, [0; 0]);
         assert_eq!(l2fwd.config.cores, [0, 1]);
         let cores: Vec<usize> = l2fwd
             .config

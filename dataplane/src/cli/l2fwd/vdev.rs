@@ -97,13 +97,21 @@ fn packet(device: &mut Device, key: &str, value: &str, said: &mut Said) -> Resul
             }
         }
         // A slot's size bounds no frame here: what does not fit is fetched whole.
-        "framesz" | "blocksz" => drop(number(key, value, 1..=1 << 30)?),
+        "framesz" | "blocksz" => {
+            number(key, value, 1..=1 << 30)?;
+            said.remark(format!(
+                "{name}: {key}={value}: without effect, frames of any length pass"
+            ));
+        }
         "fanout_mode" => {
             if !["hash", "lb", "cpu", "rollover", "rnd", "qm"].contains(&value) {
                 return Err(format!(
                     "fanout_mode={value}: use hash, lb, cpu, rollover, rnd or qm"
                 ));
             }
+            said.remark(format!(
+                "{name}: fanout_mode={value}: without effect, one queue gets every frame"
+            ));
         }
         _ => {
             return Err(format!(
@@ -150,7 +158,13 @@ fn xdp(device: &mut Device, key: &str, value: &str, said: &mut Said) -> Result<(
             }
         }
         // One memory for both ports of a pair is how it is always done.
-        "shared_umem" => drop(number(key, value, 0..=1)?),
+        "shared_umem" => {
+            if number(key, value, 0..=1)? == 0 {
+                said.remark(format!(
+                    "{name}: shared_umem=0: the ports of a pair share their memory all the same"
+                ));
+            }
+        }
         "busy_budget" => {
             if number(key, value, 0..=65_535)? > 0 {
                 said.remark(format!(
@@ -208,22 +222,32 @@ mod tests {
         assert_eq!(said, Said::default());
 
         let (device, said) = read(
-            "net_af_packet1,iface=e,framecnt=256,qdisc_bypass=0,qpairs=4,framesz=4096,blocksz=8192",
+            "net_af_packet1,iface=e,framecnt=256,qdisc_bypass=0,qpairs=4,framesz=4096,blocksz=8192,fanout_mode=cpu",
         );
         let device = device.unwrap();
         assert_eq!((device.ring, device.qdisc), (Some(256), true));
-        assert!(
-            said.mistakes.is_empty() && said.remarks[0].contains("qpairs=4"),
-            "{said:?}"
-        );
+        assert_eq!(said.mistakes, [""; 0]);
+        for (remark, what) in said.remarks.iter().zip([
+            "qpairs=4",
+            "framesz=4096",
+            "blocksz=8192",
+            "fanout_mode=cpu",
+        ]) {
+            assert!(remark.contains(what), "{said:?}");
+        }
+        assert_eq!(said.remarks.len(), 4, "{said:?}");
 
-        let (device, _) =
+        let (_, said) = read("net_af_xdp0,iface=e,shared_umem=0,queue_count=2,busy_budget=64");
+        assert_eq!(said.remarks.len(), 3, "{said:?}");
+        assert!(said.remarks[0].contains("shared_umem=0"), "{said:?}");
+        let (device, said) =
             read("net_af_xdp0,iface=e,force_copy=1,mode=skb,shared_umem=1,queue_count=1");
         let device = device.unwrap();
         assert_eq!(
             (device.backend, device.copying, device.mode),
             (Backend::Xdp, XdpCopy::Copy, XdpMode::Generic)
         );
+        assert_eq!(said, Said::default());
     }
 
     #[test]
