@@ -179,7 +179,7 @@ const LINKS: [OfLink; 6] = [
     (
         "link_memory_bytes",
         "gauge",
-        "Memory that the link uses, bookkeeping included.",
+        "Memory that frames held take, bookkeeping included.",
         |link| link.memory_bytes,
     ),
 ];

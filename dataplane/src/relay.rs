@@ -603,8 +603,8 @@ impl Inner {
     fn stages(&self, rx: usize, tx: usize, before: Option<&LinkHandle>) -> Vec<Box<dyn Stage>> {
         let mut stages = self.edits(rx, tx);
         let (from, to) = (&self.ports[rx].name, &self.ports[tx].name);
-        if let Some(link) = self.config.link(from, to) {
-            let (settings, name) = (link.settings.clone(), format!("{from}>{to}"));
+        if let Some(settings) = self.config.link_settings(from, to) {
+            let name = format!("{from}>{to}");
             stages.push(Box::new(match before {
                 Some(before) => LinkStage::resume(before, settings, &name),
                 None => LinkStage::new(settings, &name),

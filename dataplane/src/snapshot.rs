@@ -520,6 +520,7 @@ pub(crate) fn si(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stage::link::LatenessSnapshot;
 
     fn snapshot(uptime: u64, rx: u64) -> Snapshot {
         let mut dropped = [0; Reason::COUNT];
@@ -626,6 +627,30 @@ mod tests {
             snapshot.lanes[0].super_frames,
         ) = (900, 20);
         let line = "a>b: 900 merged into 20 super-frames, 45.0 each";
+        assert!(snapshot.to_string().contains(line), "{snapshot}");
+    }
+
+    #[test]
+    fn the_table_tells_how_late_a_link_is() {
+        let mut snapshot = snapshot(10, 1000);
+        assert!(!snapshot.to_string().contains("late"));
+        snapshot.lanes[0].link = Some(LinkSnapshot {
+            settings: "delay 5ms".into(),
+            seed: 7,
+            marked: 1,
+            corrupted: 2,
+            reordered: 3,
+            queue_packets: 4,
+            queue_bytes: 5,
+            memory_bytes: 6,
+            lateness: LatenessSnapshot {
+                p50_ns: 12_340,
+                p99_ns: 56_700,
+                max_ns: 89_000,
+                ..LatenessSnapshot::default()
+            },
+        });
+        let line = "link a>b: late by 12.3 us (half), 56.7 us (99 %), 89.0 us (most); 4 waiting, 1 marked, 2 corrupted, 3 reordered";
         assert!(snapshot.to_string().contains(line), "{snapshot}");
     }
 

@@ -143,6 +143,7 @@ impl Inner {
             propagate_link: new.propagate_link,
             queues: new.queues,
             links: new.links.clone(),
+            seed: new.seed,
             ..old.clone()
         };
         let other_ports = ports != *new;
@@ -154,7 +155,9 @@ impl Inner {
                     Ok(()) => done.push(format!("{names} is carried by {}", self.pairs[at].how)),
                     Err(error) => refused.push(error.to_string()),
                 }
-            } else if (other_ports || (other_edits && self.pairs[at].kernel.is_some()))
+            } else if (other_ports
+                || (other_edits && self.pairs[at].kernel.is_some())
+                || self.link_comes(at, old))
                 && !self.pairs[at].down
             {
                 self.reopen(at);

@@ -102,6 +102,10 @@ fn a_file_is_run_and_read_again() {
         file.write(&format!("pair = ['r1,r0']\n{more}\nname = '{name}'\n"));
         let (status, _, said) = tell(net, &name, &["reload"]);
         assert_eq!(status, 0, "{said}");
+        if more.contains("delay") {
+            let times = chain.ping(3, "", Chain::SERVER);
+            assert!(times.iter().all(|ms| *ms >= 5.0), "{times:?}");
+        }
     }
     assert_crosses(net, 60..65);
     let last = relay.stop(Signal::Term);

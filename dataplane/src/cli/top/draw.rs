@@ -240,10 +240,11 @@ impl Top {
 
     fn render_losses(&self, area: Rect, buffer: &mut Buffer) {
         let losing = self.losing();
+        let mut lines = Vec::new();
         if losing.is_empty() && self.now.is_some() {
-            return Line::styled("nothing lost", DIM).render(area, buffer);
+            lines.push(Line::styled("nothing lost", DIM));
         }
-        for (y, lane) in area.rows().zip(losing) {
+        for lane in losing {
             let mut text = format!("{} lost {}:", lane.name, lost(lane));
             for (reason, count) in &lane.dropped {
                 text += &format!(" {reason} {count}");
@@ -256,7 +257,21 @@ impl Top {
             } else {
                 Style::new()
             };
-            Line::styled(text, style).render(y, buffer);
+            lines.push(Line::styled(text, style));
+        }
+        for (lane, link) in self.links() {
+            let us = |ns: u64| ns as f64 / 1e3;
+            let late = &link.lateness;
+            lines.push(Line::raw(format!(
+                "link {} late by {:.1} us (half), {:.1} us (99 %), {:.1} us (most)",
+                lane.name,
+                us(late.p50_ns),
+                us(late.p99_ns),
+                us(late.max_ns)
+            )));
+        }
+        for (y, line) in area.rows().zip(lines) {
+            line.render(y, buffer);
         }
     }
 }
@@ -406,6 +421,23 @@ mod tests {
             shown[23],
             "q quit  space pause  s sort: pairs  r plots anew"
         );
+    }
+
+    #[test]
+    fn a_link_says_how_late_it_is() {
+        let mut top = Top::new("p0-p1", Duration::from_secs(1), true);
+        let News::Snapshot(mut news) = snapshot(1, 1, 0) else {
+            panic!("a snapshot")
+        };
+        let link = crate::stage::link::Link::new(Default::default(), "a>b");
+        let mut link = link.handle().snapshot();
+        (link.lateness.p50_ns, link.lateness.p99_ns) = (12_300, 45_600);
+        link.lateness.max_ns = 78_900;
+        news.lanes[0].link = Some(link);
+        top.update(News::Snapshot(news));
+        let shown = screen(&mut top, 80, 24);
+        let wanted = "link p0>p1 late by 12.3 us (half), 45.6 us (99 %), 78.9 us (most)";
+        assert_eq!(shown[9..11], ["nothing lost", wanted], "{shown:#?}");
     }
 
     #[test]
