@@ -173,7 +173,7 @@ impl Top {
     fn render_lanes(&self, area: Rect, buffer: &mut Buffer) {
         let lanes = self.lanes();
         let width = lanes.iter().map(|lane| lane.name.chars().count()).max();
-        let columns = [name_width(width), 9, 9, 9, 9, 6].map(Constraint::Length);
+        let columns = [name_width(width), 9, 9, 9, 6, 4, 5].map(Constraint::Length);
         let columns: Vec<Constraint> = columns.into_iter().chain([Constraint::Fill(1)]).collect();
         let row = |lane: &&LaneSnapshot| {
             let lost_pps = self.newest(&lane.name).lost_pps;
@@ -187,12 +187,15 @@ impl Top {
                 Line::styled(lane.name.clone(), name),
                 right(si(lane.rates.rx_pps)),
                 right(si(lane.rates.tx_pps)),
-                right(si(lane.rates.tx_bps)),
                 Line::styled(si(lost_pps), losing).right_aligned(),
                 right(lane.held.to_string()),
+                right(pool_share(lane)),
+                right(lane.tx_room.to_string()),
             ])
         };
-        let head = ["lane", "in pps", "out pps", "out bit/s", "lost/s", "held"];
+        let head = [
+            "lane", "in pps", "out pps", "lost/s", "held", "pool", "room",
+        ];
         let head = head.into_iter().enumerate().map(|(at, text)| match at {
             0 => Line::raw(text),
             _ => right(text.into()),
@@ -273,6 +276,14 @@ impl Top {
     }
 }
 
+/// How much of a lane's pool is in use; a lane of the kernel has none.
+fn pool_share(lane: &LaneSnapshot) -> String {
+    match lane.pool_size {
+        0 => "-".into(),
+        size => format!("{}%", lane.pool_used * 100 / size),
+    }
+}
+
 fn right(text: String) -> Line<'static> {
     Line::raw(text).right_aligned()
 }
@@ -337,7 +348,12 @@ mod tests {
                 dropped,
                 ..Tally::default()
             };
-            LaneSnapshot::new(format!("{rx}>{tx}"), rx, tx, tally, Levels::default())
+            let levels = Levels {
+                pool_used: 30,
+                pool_size: 40,
+                tx_room: 57,
+            };
+            LaneSnapshot::new(format!("{rx}>{tx}"), rx, tx, tally, levels)
         };
         let state = |at| {
             if at == 1 {
@@ -393,9 +409,9 @@ mod tests {
             "p0       up      1.000 k 800.000 k   2.000 k   1.600 M         0            0",
             "p1       down    2.000 k   1.600 M   1.000 k 800.000 k       500            0",
             "",
-            "lane        in pps   out pps out bit/s    lost/s   held in pps, each 1 s",
-            "p0>p1      1.000 k   1.000 k 800.000 k         0      0                      ███",
-            "p1>p0      2.000 k   2.000 k   1.600 M         0      0                      ███",
+            "lane        in pps   out pps    lost/s   held pool  room in pps, each 1 s",
+            "p0>p1      1.000 k   1.000 k         0      0  75%    57                     ███",
+            "p1>p0      2.000 k   2.000 k         0      0  75%    57                     ███",
             "worker 0 idle 75.0 %",
             "p0>p1 lost 500: tx_full 500",
         ];
