@@ -400,7 +400,7 @@ fn names_and_units_are_by_convention() {
 /// The status page's own script, run by node against a relay: it shows what the relay counts, and that a relay is gone.
 #[test]
 fn the_status_page_shows_what_is_counted() {
-    let Some((chain, mut relay, _, port)) = serving_relay() else {
+    let Some((chain, mut relay, name, port)) = serving_relay() else {
         return;
     };
     let net = &chain.net;
@@ -438,6 +438,7 @@ fn the_status_page_shows_what_is_counted() {
     let counted = relay.snapshot_when("counted all", |snapshot| {
         snapshot.way("r0", "r1").rx_packets == sent
     });
+    tell(net, &["set", "--name", &name, "--link", "r1>r0 delay 5ms"]);
     let now = shown(page("3"));
     assert_eq!(now["trouble"], Value::Null, "{now}");
     let up = now["up"].as_str().expect("text");
@@ -451,6 +452,13 @@ fn the_status_page_shows_what_is_counted() {
     for part in ["r0>r1", "in 0 pps", &format!("oversize {lost}")] {
         assert!(text.contains(part), "{part} in {now}");
     }
+    // How late a link is, where there is one.
+    let linked = lanes[1]["text"].as_str().expect("text");
+    assert!(
+        linked.contains("link delay 5ms · late by 0.0 us (half), 0.0 us (99 %)")
+            && !text.contains("late by"),
+        "{now}"
+    );
     assert!(
         lanes.len() == 2
             && lanes[0]["paths"][0]
@@ -470,8 +478,13 @@ fn the_status_page_shows_what_is_counted() {
     );
     assert_eq!(row("r1")[4], json!((sent - lost).to_string()));
     // One that looks on while the relay ends.
-    let looking = page("20");
-    std::thread::sleep(Duration::from_millis(700));
+    let mut looking = page("40");
+    let mut begun = String::new();
+    let stderr = looking.stderr.as_mut().expect("stderr is piped");
+    BufReader::new(stderr)
+        .read_line(&mut begun)
+        .expect("it says that it has begun");
+    assert_eq!(begun.trim(), "has the page");
     relay.stop(Signal::Term);
     let after = shown(looking);
     let trouble = after["trouble"].as_str().unwrap_or_default();

@@ -40,5 +40,6 @@ globalThis.setTimeout = (poll, wait, ...rest) => {
 };
 
 const page = await (await plain(url)).text();
+console.error("has the page");
 const script = page.match(/<script>([^]*)<\/script>/)[1];
 new Function(script)();
