@@ -4,6 +4,7 @@ mod compare;
 mod first;
 mod plan;
 mod progress;
+mod throttle;
 
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,7 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
         took_s: started.elapsed().as_secs_f64(),
         notes,
         machine,
+        goals: compare::goals(&sections),
         sections,
     };
     say::out(&match args.preset {
@@ -88,6 +90,7 @@ fn section(
             command: String::new(),
             start_ms: 0.0,
             first_frame_ms: None,
+            throttled: None,
             trouble: None,
             statistics: None,
             measurements: Vec::new(),
@@ -162,8 +165,10 @@ fn measure(
     let mut relay = match rival.name().starts_with("l2relay") {
         true => {
             let (relay, first) = first::frame(run, &topology, start)?;
+            let first =
+                first.context("no frame had crossed it 2 s after it said that it forwards")?;
             variant.first_frame_ms =
-                first.map(|at| at.as_secs_f64() * 1e3 - plan.delay.as_secs_f64() * 2e3);
+                Some(first.as_secs_f64() * 1e3 - plan.delay.as_secs_f64() * 2e3);
             relay
         }
         false => start()?,
@@ -176,6 +181,9 @@ fn measure(
         topology: &topology,
         cpu: setup.other_cpu,
     };
+    // Outside of containers the group is that of this program, too.
+    let own_group = relay.pid().filter(|_| containers.is_some());
+    let before = own_group.and_then(throttle::of);
     let mut silence = Silence::default();
     for load in &plan.loads {
         progress.step(rival.name(), load);
@@ -187,6 +195,8 @@ fn measure(
             .check()
             .context("the relay that plays the delayed links")?;
     }
+    let after = own_group.and_then(throttle::of);
+    variant.throttled = before.zip(after).map(|(a, b)| throttle::between(a, b));
     if let Some(output) = relay.stop() {
         variant.statistics = last_snapshot(&output);
         if rival.name().starts_with("l2relay") {
