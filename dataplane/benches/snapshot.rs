@@ -1,4 +1,4 @@
-//! What a snapshot of a relay with 64 pairs takes, with all counters fetched anew from the workers and the kernel.
+//! What a snapshot of a relay with 64 pairs takes, with all counters fetched anew from the workers and the kernel; and with its JSON.
 //!
 //! Needs root: the pairs are interfaces in a namespace of its own, which is removed again. Without root it says so and measures nothing.
 //! Run with `cargo bench -p l2relay --bench snapshot`.
@@ -84,19 +84,27 @@ fn main() {
     };
     let relay = Relay::start(config).expect("it starts");
     assert_eq!(relay.snapshot().lanes.len(), 2 * PAIRS);
-    criterion.bench_function("snapshot/64 pairs", |bencher| {
-        bencher.iter_custom(|times| {
-            let one = |_| {
-                thread::sleep(STALE);
-                let start = Instant::now();
-                let snapshot = relay.snapshot();
-                let took = start.elapsed();
-                assert_eq!(snapshot.lanes.len(), 2 * PAIRS);
-                took
-            };
-            (0..times).map(one).sum()
+    // As it is taken, and as a client of the control socket is sent it.
+    for (name, as_json) in [
+        ("snapshot/64 pairs", false),
+        ("snapshot/64 pairs, JSON", true),
+    ] {
+        criterion.bench_function(name, |bencher| {
+            bencher.iter_custom(|times| {
+                let one = |_| {
+                    thread::sleep(STALE);
+                    let start = Instant::now();
+                    let snapshot = relay.snapshot();
+                    let text = as_json.then(|| serde_json::to_string(&snapshot).expect("it can"));
+                    let took = start.elapsed();
+                    assert_eq!(snapshot.lanes.len(), 2 * PAIRS);
+                    assert!(text.is_none_or(|text| text.contains("a63")));
+                    took
+                };
+                (0..times).map(one).sum()
+            });
         });
-    });
+    }
     relay.stop();
     criterion.final_summary();
 }

@@ -21,6 +21,8 @@ pub struct Activity {
     pub looking_ns: u64,
     /// Time asleep, in ns.
     pub asleep_ns: u64,
+    /// Frames that were moved.
+    pub frames: u64,
     /// Lanes' turns that moved frames, by how many: bucket `i` counts 2^i to 2^(i+1) - 1.
     pub bursts: [u64; BURSTS],
     /// Turns of all lanes that moved frames, by how long they took: bucket `i` ends at `FIRST_TURN_NS` << i.
@@ -28,11 +30,12 @@ pub struct Activity {
 }
 
 impl Activity {
-    const WORDS: usize = 3 + BURSTS + TURNS;
+    const WORDS: usize = 4 + BURSTS + TURNS;
 
     /// Counts a lane's turn that moved so many frames, at least one.
     #[inline]
     pub(crate) fn burst(&mut self, frames: usize) {
+        self.frames += frames as u64;
         self.bursts[(frames.ilog2() as usize).min(BURSTS - 1)] += 1;
     }
 
@@ -62,18 +65,19 @@ impl Activity {
 
     fn to_words(self) -> [u64; Self::WORDS] {
         let mut words = [0; Self::WORDS];
-        words[..3].copy_from_slice(&[self.busy_ns, self.looking_ns, self.asleep_ns]);
-        words[3..3 + BURSTS].copy_from_slice(&self.bursts);
-        words[3 + BURSTS..].copy_from_slice(&self.turns);
+        words[..4].copy_from_slice(&[self.busy_ns, self.looking_ns, self.asleep_ns, self.frames]);
+        words[4..4 + BURSTS].copy_from_slice(&self.bursts);
+        words[4 + BURSTS..].copy_from_slice(&self.turns);
         words
     }
 
     fn from_words(words: [u64; Self::WORDS]) -> Self {
-        let [busy_ns, looking_ns, asleep_ns, rest @ ..] = words;
+        let [busy_ns, looking_ns, asleep_ns, frames, rest @ ..] = words;
         let mut activity = Self {
             busy_ns,
             looking_ns,
             asleep_ns,
+            frames,
             ..Self::default()
         };
         activity.bursts.copy_from_slice(&rest[..BURSTS]);

@@ -74,6 +74,8 @@ pub struct Config {
     pub huge_pages: HugePages,
     /// Link emulation, per direction.
     pub links: Vec<LinkSettings>,
+    /// The seed of links that have none of their own. `None`: another one for each, at every start.
+    pub seed: Option<u64>,
 }
 
 impl Default for Config {
@@ -101,6 +103,7 @@ impl Default for Config {
             propagate_link: false,
             huge_pages: HugePages::default(),
             links: Vec::new(),
+            seed: None,
         }
     }
 }
@@ -429,6 +432,18 @@ impl Config {
         self.links
             .iter()
             .rfind(|link| link.from == *from && link.to == *to)
+    }
+
+    /// What the link between two ports does in this direction, if there is one: its seed is its own, or that of all.
+    pub(crate) fn link_settings(&self, from: &PortName, to: &PortName) -> Option<link::Settings> {
+        let settings = self.link(from, to)?.settings.clone();
+        let seed = settings.seed.or(self.seed);
+        Some(link::Settings { seed, ..settings })
+    }
+
+    /// Whether a link is emulated between two ports, in whatever direction.
+    pub(crate) fn is_linked(&self, a: &PortName, b: &PortName) -> bool {
+        self.link(a, b).is_some() || self.link(b, a).is_some()
     }
 
     /// How many lanes there are in a direction. An emulated link is one line with one queue: several lanes would be several lines.

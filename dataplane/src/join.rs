@@ -177,6 +177,10 @@ fn automatic(ends: &[End], config: &Config) -> (Backend, String) {
     if config.qdisc {
         return (Backend::Packet, "--qdisc".into());
     }
+    if is_linked(ends, config) {
+        let why = "a link is emulated, and packet sockets tell when a frame came";
+        return (Backend::Packet, why.into());
+    }
     for end in ends {
         let (name, packet) = (end.name, Backend::Packet);
         if let Some(kind) = &end.interface.kind {
@@ -191,6 +195,12 @@ fn automatic(ends: &[End], config: &Config) -> (Backend, String) {
         }
     }
     (Backend::Xdp, "the drivers run XDP programs".into())
+}
+
+fn is_linked(ends: &[End], config: &Config) -> bool {
+    directions(ends)
+        .into_iter()
+        .any(|(from, to)| config.link(ends[from].name, ends[to].name).is_some())
 }
 
 #[cfg(feature = "xdp")]
@@ -227,6 +237,10 @@ fn open(ends: &[End], config: &Config, choice: &Choice) -> Result<Joined> {
     let mut said: Vec<String> = merging.iter().map(Merging::describe).collect();
     said.dedup();
     joined.how = format!("{}; {}", joined.how, said.join("; back: "));
+    if choice.rx == Backend::Xdp && is_linked(ends, config) {
+        joined.how +=
+            "; the link counts from when a frame is looked at: --rx packet counts from its arrival";
+    }
     if let Some(why) = &choice.why {
         joined.how = format!("{} (auto: {why})", joined.how);
     }
@@ -529,6 +543,16 @@ mod tests {
             assert_eq!((choice.rx, choice.tx), (packet, packet));
             assert!(choice.why.as_ref().unwrap().contains(reason), "{choice:?}");
         }
+        // A link counts from the arrival of a frame, which AF_XDP does not tell; who asks for it gets it.
+        let links = vec![crate::config::parse_link("b>a delay 1ms").unwrap()];
+        let linked = |rx| Config {
+            links: links.clone(),
+            ..named(auto, rx, None)
+        };
+        let found = choice([None; 2], &linked(None));
+        assert_eq!((found.rx, found.tx), (packet, packet));
+        assert!(found.why.unwrap().contains("a link is emulated"));
+        assert_eq!(choice([None; 2], &linked(Some(xdp))).rx, xdp);
         let half = choice(veth, &named(auto, Some(xdp), None));
         assert_eq!((half.rx, half.tx), (xdp, packet));
     }

@@ -27,6 +27,8 @@ pub struct Lane {
     /// Before the stages and behind them: captures that run.
     taps: [Vec<Tap>; 2],
     pool: FramePool,
+    /// Whether it has let go of its ports.
+    vacant: bool,
     burst: Burst,
     /// Most frames that the next turn takes in.
     depth: usize,
@@ -70,6 +72,7 @@ impl Lane {
             tx,
             taps: Default::default(),
             pool,
+            vacant: false,
             burst,
             depth: Burst::MIN,
             tally,
@@ -186,7 +189,12 @@ impl Lane {
         (self.tx.held() > 0).then_some(now_ns + RETRY_NS)
     }
 
-    /// What an idle worker waits on until a frame comes; `None`: it must look from time to time.
+    /// Whether it has let go of its ports: nothing comes until it is [renewed](Lane::renew).
+    pub fn is_vacant(&self) -> bool {
+        self.vacant
+    }
+
+    /// What an idle worker waits on until a frame comes; `None`: it must look from time to time, unless the lane is vacant.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.rx.wait_fd()
     }
@@ -273,6 +281,7 @@ impl Lane {
     /// Lets go of its ports and frames, because an interface was created anew, and hands them out. Only for a lane that is finished.
     pub fn vacate(&mut self) -> (Box<dyn RxQueue>, Box<dyn TxQueue>, FramePool) {
         self.stages.clear();
+        self.vacant = true;
         (
             mem::replace(&mut self.rx, Box::new(Nowhere)),
             mem::replace(&mut self.tx, Box::new(Nowhere)),

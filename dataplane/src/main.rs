@@ -10,7 +10,7 @@ use l2relay::{
     cli::{
         CheckArgs, Cli, Command, LogFormat, Printer, RunArgs, Settings, Source,
         l2fwd::{self, Asked, Table},
-        ports_are_there, print, say, start_log, to_toml,
+        ports_are_there, print, say, say_failure, start_log, to_toml,
     },
     config::Config,
     control::{
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Source::new(given, args)
     };
     status(match cli.command {
-        Command::Run(args) => run(&source(*args)),
+        Command::Run(args) => return run(&source(*args)),
         Command::L2fwd => in_place_of_l2fwd(&[]),
         Command::Check(args) => check(&args),
         Command::Config(args) => args.run(&source(args.run.clone())),
@@ -60,19 +60,25 @@ fn status(result: Result<ExitCode, Error>) -> ExitCode {
     match result {
         Ok(status) => status,
         Err(error) => {
-            let text = error.to_string();
-            text.lines().for_each(|line| eprintln!("l2relay: {line}"));
+            say_failure(LogFormat::Human, &error.to_string());
             ExitCode::from(2)
         }
     }
 }
 
-fn run(source: &Source) -> Result<ExitCode, Error> {
+fn run(source: &Source) -> ExitCode {
+    let format = source.log_format();
+    start_log(format);
+    relay(source, format).unwrap_or_else(|error| {
+        say_failure(format, &error.to_string());
+        ExitCode::from(2)
+    })
+}
+
+fn relay(source: &Source, format: LogFormat) -> Result<ExitCode, Error> {
     // Signals are blocked before any thread starts, so that every thread leaves them to us.
     let mut control = Control::new(source.has_file())?;
     let mut settings = source.settings(true)?;
-    start_log(settings.log_format);
-    let format = settings.log_format;
     // Before any port is opened: a name that is taken changes nothing.
     let claim = match settings.control {
         true => claim(settings.name.as_deref(), &settings.config, format)?,
@@ -81,6 +87,9 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
     let name = serve(&mut control, claim)?;
     let listener = settings.metrics.map(http::listen).transpose();
     let listener = listener.map_err(|mistake| Error::Config(vec![mistake]))?;
+    // Before the ports are waited for: probes are answered meanwhile.
+    let http = listener.map(|listener| Http::start(listener, &name));
+    let http = http.transpose()?;
     let printer = Printer::start(settings.json);
     let (config, patience) = (&settings.config, settings.wait_ports);
     let Some(relay) = start(&mut control, config, patience, format, |last| {
@@ -94,9 +103,8 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
     if !name.is_empty() {
         say(format, &format!("name {name}"));
     }
-    let http = listener.map(|listener| Http::start(listener, &name, relay.reader()));
-    let http = http.transpose()?;
     if let Some(http) = &http {
+        http.serve(relay.reader());
         say(format, &http.to_string());
     }
     say(format, "ready");
@@ -133,13 +141,9 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
                 }
             }
             Wait::Reload => {
-                if let Ok(now) = NotifyState::monotonic_usec_now() {
-                    notify(&[NotifyState::Reloading, now]);
-                }
                 if let Err(error) = reload(&relay, source, &mut settings) {
                     tracing::error!("the configuration stays as it is: {error}");
                 }
-                notify(&[NotifyState::Ready]);
             }
             Wait::Stop(_) => break,
         }
@@ -155,8 +159,17 @@ fn run(source: &Source) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the settings again and applies what is different. Says what has changed.
+/// Reads the settings again and applies what is different. Says what has changed; the service manager is told that it goes on.
 fn reload(relay: &Relay, source: &Source, settings: &mut Settings) -> Result<Vec<String>, Error> {
+    if let Ok(now) = NotifyState::monotonic_usec_now() {
+        notify(&[NotifyState::Reloading, now]);
+    }
+    let result = apply(relay, source, settings);
+    notify(&[NotifyState::Ready]);
+    result
+}
+
+fn apply(relay: &Relay, source: &Source, settings: &mut Settings) -> Result<Vec<String>, Error> {
     if !source.has_file() {
         let mistake = "there is no configuration file: it was started without -c";
         return Err(Error::Config(vec![mistake.into()]));

@@ -133,7 +133,7 @@ fn links(out: &mut Exposition, snapshot: &Snapshot) {
             .map(|limit_ns| ((limit_ns as f64 / 1e9).to_string(), below(limit_ns)))
             .collect();
         let labels = [("lane", lane.name.as_str()), ("port", &lane.tx)];
-        out.histogram(&labels, &steps, late.count, Some(late.sum_ns as f64 / 1e9));
+        out.histogram(&labels, &steps, late.count, late.sum_ns as f64 / 1e9);
     }
 }
 
@@ -179,7 +179,7 @@ const LINKS: [OfLink; 6] = [
     (
         "link_memory_bytes",
         "gauge",
-        "Memory that the link uses, bookkeeping included.",
+        "Memory that frames held take, bookkeeping included.",
         |link| link.memory_bytes,
     ),
 ];
@@ -213,7 +213,7 @@ fn workers(out: &mut Exposition, snapshot: &Snapshot) {
     for (id, worker) in workers() {
         let limit = |at: usize| ((FIRST_TURN_NS << at) as f64 / 1e9).to_string();
         let (steps, count) = up_to(&worker.turns, limit);
-        out.histogram(&[("worker", id)], &steps, count, Some(worker.busy_s));
+        out.histogram(&[("worker", id)], &steps, count, worker.busy_s);
     }
     out.family(
         "burst_frames",
@@ -223,7 +223,7 @@ fn workers(out: &mut Exposition, snapshot: &Snapshot) {
     for (id, worker) in workers() {
         let limit = |at: usize| ((2u64 << at) - 1).to_string();
         let (steps, count) = up_to(&worker.bursts, limit);
-        out.histogram(&[("worker", id)], &steps, count, None);
+        out.histogram(&[("worker", id)], &steps, count, worker.frames);
     }
 }
 
@@ -338,13 +338,13 @@ impl Exposition {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// A histogram: the limit of each step with the count of all up to it, the count of all, and their sum if it is known.
+    /// A histogram: the limit of each step with the count of all up to it, the count of all, and their sum.
     fn histogram(
         &mut self,
         labels: &[(&str, &str)],
         steps: &[(String, u64)],
         count: u64,
-        sum: Option<f64>,
+        sum: impl Display,
     ) {
         let name = self.name.clone();
         self.name = format!("{name}_bucket");
@@ -354,10 +354,8 @@ impl Exposition {
             labels.push(("le", limit));
             self.sample(&labels, below);
         }
-        if let Some(sum) = sum {
-            self.name = format!("{name}_sum");
-            self.sample(labels, sum);
-        }
+        self.name = format!("{name}_sum");
+        self.sample(labels, sum);
         self.name = format!("{name}_count");
         self.sample(labels, count);
         self.name = name;
@@ -433,6 +431,7 @@ mod tests {
         let worker = WorkerSnapshot {
             busy_s: 1.5,
             asleep_s: 7.5,
+            frames: 42,
             bursts: vec![3, 4, 5],
             turns: vec![2, 0, 7],
             ..WorkerSnapshot::default()
@@ -481,6 +480,7 @@ mod tests {
             "l2relay_burst_frames_bucket{worker=\"0\",le=\"1\"} 3",
             "l2relay_burst_frames_bucket{worker=\"0\",le=\"3\"} 7",
             "l2relay_burst_frames_count{worker=\"0\"} 12",
+            "l2relay_burst_frames_sum{worker=\"0\"} 42",
             "l2relay_held_packets{lane=\"a>b\",port=\"b\"} 2",
         ] {
             let count = text.lines().filter(|other| *other == line).count();

@@ -24,6 +24,7 @@ mod reader;
 mod slots;
 
 use std::{
+    iter, mem,
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -105,6 +106,8 @@ struct Port {
     interface: Interface,
     link: Arc<Link>,
     gone: bool,
+    /// Its interface was created anew and never up: its pair is opened when it is.
+    unopened: bool,
     /// We have set it down, because the other port of its pair has lost its link.
     held_down: bool,
     /// We have just set it up again: until then it need not have a carrier.
@@ -219,6 +222,8 @@ impl Relay {
             inner.looking.clear();
             inner.close_kernel();
             inner.stop_workers();
+            let gates = inner.pairs.iter_mut().flat_map(|pair| pair.gates.drain(..));
+            close(iter::empty(), gates);
             drop(inner);
             self.captures.join();
         }
@@ -232,8 +237,12 @@ impl Drop for Relay {
 }
 
 /// Closes what lanes had, side by side: for each packet socket the kernel waits until no CPU can still be in it (net/packet/af_packet.c,
-/// packet_release: synchronize_net), which takes tens of milliseconds, however many wait.
-fn close(queues: impl Iterator<Item = (Box<dyn RxQueue>, Box<dyn TxQueue>, FramePool)>) {
+/// packet_release: synchronize_net), which takes tens of milliseconds, however many wait. A gate is a second descriptor of such a socket,
+/// and may be the last that is closed.
+fn close(
+    queues: impl Iterator<Item = (Box<dyn RxQueue>, Box<dyn TxQueue>, FramePool)>,
+    gates: impl Iterator<Item = (usize, packet::Gate)>,
+) {
     // What lies in the pools is given back last: until then the kernel may use it.
     let mut pools = Vec::new();
     thread::scope(|scope| {
@@ -242,6 +251,9 @@ fn close(queues: impl Iterator<Item = (Box<dyn RxQueue>, Box<dyn TxQueue>, Frame
             // Without a thread it is closed here.
             let _ = thread::Builder::new().spawn_scoped(scope, move || drop(rx));
             let _ = thread::Builder::new().spawn_scoped(scope, move || drop(tx));
+        }
+        for gate in gates {
+            let _ = thread::Builder::new().spawn_scoped(scope, move || drop(gate));
         }
     });
 }
@@ -261,6 +273,7 @@ impl Port {
             interface,
             link,
             gone: false,
+            unopened: false,
             held_down: false,
             settles: None,
             drops,
@@ -534,12 +547,15 @@ impl Inner {
         // everything: a queue of the port that is left can't be bound again before.
         let taken = ids.iter().flat_map(|&id| self.worker(id).remove(vec![id]));
         let mut lanes: Vec<_> = taken.collect();
-        close(lanes.iter_mut().map(|(_, lane)| lane.vacate()));
+        let gates = mem::take(&mut self.pairs[pair].gates);
+        close(
+            lanes.iter_mut().map(|(_, lane)| lane.vacate()),
+            gates.into_iter(),
+        );
         if self.pairs[pair].down {
             // Captures wait for an interface, but not for an order to open the pair: they are told.
             lanes.iter_mut().for_each(|(_, lane)| lane.remove_taps());
         }
-        self.pairs[pair].gates.clear();
         let opened = match closed {
             true => Ok(None),
             false => self
@@ -587,8 +603,8 @@ impl Inner {
     fn stages(&self, rx: usize, tx: usize, before: Option<&LinkHandle>) -> Vec<Box<dyn Stage>> {
         let mut stages = self.edits(rx, tx);
         let (from, to) = (&self.ports[rx].name, &self.ports[tx].name);
-        if let Some(link) = self.config.link(from, to) {
-            let (settings, name) = (link.settings.clone(), format!("{from}>{to}"));
+        if let Some(settings) = self.config.link_settings(from, to) {
+            let name = format!("{from}>{to}");
             stages.push(Box::new(match before {
                 Some(before) => LinkStage::resume(before, settings, &name),
                 None => LinkStage::new(settings, &name),

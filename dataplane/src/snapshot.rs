@@ -51,6 +51,9 @@ pub struct WorkerSnapshot {
     pub looking_s: f64,
     /// Time asleep, in seconds.
     pub asleep_s: f64,
+    /// Frames that its lanes moved.
+    #[serde(default)]
+    pub frames: u64,
     /// Turns of a lane that moved frames, by how many: entry `i` counts those of 2^i to 2^(i+1) - 1, the last one all larger.
     pub bursts: Vec<u64>,
     /// Turns of all lanes that moved frames, by how long they took: entry 0 counts those below 256 ns, each further one those below
@@ -297,12 +300,20 @@ impl WorkerSnapshot {
             busy_s: seconds(activity.busy_ns),
             looking_s: seconds(activity.looking_ns),
             asleep_s: seconds(activity.asleep_ns),
+            frames: activity.frames,
             bursts: activity.bursts.to_vec(),
             turns: activity.turns.to_vec(),
         }
     }
 
     fn set_idle(&mut self, before: Option<&Self>) {
+        // A worker that has done less than before is another: counting began anew, or the cores have changed.
+        let times: [fn(&Self) -> f64; 3] = [
+            |worker| worker.busy_s,
+            |worker| worker.looking_s,
+            |worker| worker.asleep_s,
+        ];
+        let before = before.filter(|before| times.iter().all(|time| time(before) <= time(self)));
         let since = |time: fn(&Self) -> f64| time(self) - before.map_or(0.0, time);
         let idle = since(|worker| worker.looking_s + worker.asleep_s);
         let all = idle + since(|worker| worker.busy_s);
@@ -356,6 +367,14 @@ impl LaneSnapshot {
     pub fn dropped_total(&self) -> u64 {
         self.dropped.values().sum()
     }
+
+    /// Buffers in use, of how many; a lane of the kernel has none.
+    fn pool_words(&self) -> String {
+        match self.pool_size {
+            0 => "-".into(),
+            size => format!("{}/{size}", self.pool_used),
+        }
+    }
 }
 
 impl fmt::Display for PortState {
@@ -406,20 +425,22 @@ impl fmt::Display for Snapshot {
         let name = width(&mut self.lanes.iter().map(|lane| lane.name.len()));
         writeln!(
             f,
-            "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8}  dropped",
-            "lane", "in pps", "in bit/s", "out pps", "out bit/s", "held"
+            "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8} {:>12} {:>8}  dropped",
+            "lane", "in pps", "in bit/s", "out pps", "out bit/s", "held", "pool used", "tx room"
         )?;
         for lane in &self.lanes {
             let rates = &lane.rates;
             write!(
                 f,
-                "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8} ",
+                "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8} {:>12} {:>8} ",
                 lane.name,
                 si(rates.rx_pps),
                 si(rates.rx_bps),
                 si(rates.tx_pps),
                 si(rates.tx_bps),
-                lane.held
+                lane.held,
+                lane.pool_words(),
+                lane.tx_room
             )?;
             if lane.dropped.is_empty() {
                 f.write_str(" none")?;
@@ -499,6 +520,7 @@ pub(crate) fn si(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stage::link::LatenessSnapshot;
 
     fn snapshot(uptime: u64, rx: u64) -> Snapshot {
         let mut dropped = [0; Reason::COUNT];
@@ -515,7 +537,11 @@ mod tests {
             "a".into(),
             "b".into(),
             tally,
-            Levels::default(),
+            Levels {
+                pool_used: 30,
+                pool_size: 40,
+                tx_room: 57,
+            },
         );
         let ports = vec![
             ("a".into(), PortState::Up, 0),
@@ -558,10 +584,36 @@ mod tests {
         assert_eq!(snapshot(10, 1000).lanes[0].rates.rx_pps, 100.0);
     }
 
+    /// After the cores have changed, a worker's times begin at 0 again.
+    #[test]
+    fn a_worker_that_is_another_is_compared_with_nothing() {
+        let at = |looking_s, asleep_s| WorkerSnapshot {
+            busy_s: 1.0,
+            looking_s,
+            asleep_s,
+            ..WorkerSnapshot::default()
+        };
+        let idle = |mut now: WorkerSnapshot, before: &WorkerSnapshot| {
+            now.set_idle(Some(before));
+            now.idle
+        };
+        assert_eq!(idle(at(9.0, 0.0), &at(6.0, 0.0)), 1.0);
+        assert_eq!(idle(at(1.0, 2.0), &at(6.0, 0.0)), 0.75);
+    }
+
     #[test]
     fn the_table_names_what_happened() {
         let table = snapshot(10, 1000).to_string();
-        for part in ["a>b", "oversize 2", "down", "100000", "core 3", "75.0 %"] {
+        for part in [
+            "a>b",
+            "oversize 2",
+            "down",
+            "100000",
+            "core 3",
+            "75.0 %",
+            "30/40",
+            " 57 ",
+        ] {
             assert!(table.contains(part), "{part} missing in\n{table}");
         }
     }
@@ -575,6 +627,30 @@ mod tests {
             snapshot.lanes[0].super_frames,
         ) = (900, 20);
         let line = "a>b: 900 merged into 20 super-frames, 45.0 each";
+        assert!(snapshot.to_string().contains(line), "{snapshot}");
+    }
+
+    #[test]
+    fn the_table_tells_how_late_a_link_is() {
+        let mut snapshot = snapshot(10, 1000);
+        assert!(!snapshot.to_string().contains("late"));
+        snapshot.lanes[0].link = Some(LinkSnapshot {
+            settings: "delay 5ms".into(),
+            seed: 7,
+            marked: 1,
+            corrupted: 2,
+            reordered: 3,
+            queue_packets: 4,
+            queue_bytes: 5,
+            memory_bytes: 6,
+            lateness: LatenessSnapshot {
+                p50_ns: 12_340,
+                p99_ns: 56_700,
+                max_ns: 89_000,
+                ..LatenessSnapshot::default()
+            },
+        });
+        let line = "link a>b: late by 12.3 us (half), 56.7 us (99 %), 89.0 us (most); 4 waiting, 1 marked, 2 corrupted, 3 reordered";
         assert!(snapshot.to_string().contains(line), "{snapshot}");
     }
 

@@ -16,6 +16,8 @@ use crate::topology::{Shape, Topology};
 /// A relay that forwards from client to server through one link. Ends when dropped.
 pub(super) struct Line {
     relay: Process,
+    /// The direction that has the link, as `set --link` takes it.
+    pub(super) way: String,
     pub(super) topology: Topology,
 }
 
@@ -51,16 +53,24 @@ impl Bench<'_> {
 
     /// Lays the cables and starts a relay with this link from client to server.
     pub(super) fn line(&self, link: &str) -> Result<Line> {
+        self.line_with(link, &[])
+    }
+
+    /// The same with further arguments for the relay.
+    pub(super) fn line_with(&self, link: &str, more: &[&str]) -> Result<Line> {
         let topology = Topology::build(self.run, Shape::Pairs, false)?;
         let site = topology.site()?;
         let [a, b] = [site.ports[0], site.ports[1]];
-        let pair = format!("{a},{b}");
-        let relay = self.relay(
-            &site.namespace,
-            &["--pair", &pair, "--link", &format!("{a}>{b} {link}")],
-        )?;
+        let (pair, way) = (format!("{a},{b}"), format!("{a}>{b}"));
+        let link = format!("{way} {link}");
+        let args = [&["--pair", &pair, "--link", &link], more].concat();
+        let relay = self.relay(&site.namespace, &args)?;
         introduce(self.run, &topology)?;
-        Ok(Line { relay, topology })
+        Ok(Line {
+            relay,
+            way,
+            topology,
+        })
     }
 
     /// Starts a relay in a namespace, on the relay's CPU, and waits until it forwards.
@@ -88,13 +98,26 @@ impl Bench<'_> {
         Ok((arrivals, line.stop()?))
     }
 
-    /// The same through the kernel's token bucket, without a relay.
-    pub(super) fn through_tbf(&self, tbf: &str, spec: Spec) -> Result<Vec<Arrival>> {
+    /// Why this kernel has no netem, if so: it is asked once, on a cable of its own.
+    pub(super) fn netem_missing(run: &Run) -> Result<Option<String>> {
+        let topology = Topology::build(run, Shape::Direct, false)?;
+        let output = Program::new("tc")
+            .args("qdisc add dev c0 root netem delay 1ms".split(' '))
+            .within(&topology.client.namespace)
+            .finish(run, Duration::from_secs(5))?;
+        Ok(output
+            .succeed()
+            .err()
+            .map(|error| format!("{error:#}").replace('\n', " ")))
+    }
+
+    /// The same through a queueing discipline of the kernel, without a relay.
+    pub(super) fn through_qdisc(&self, words: &str, spec: Spec) -> Result<Vec<Arrival>> {
         let topology = Topology::build(self.run, Shape::Direct, false)?;
         introduce(self.run, &topology)?;
         Program::new("tc")
-            .args("qdisc add dev c0 root tbf".split(' '))
-            .args(tbf.split(' '))
+            .args("qdisc add dev c0 root".split(' '))
+            .args(words.split(' '))
             .within(&topology.client.namespace)
             .run(self.run, Duration::from_secs(5))?;
         self.stream(&topology, spec)

@@ -1,4 +1,5 @@
-//! `l2relay-bench link-accuracy`: how exactly the link stage does what it is told, seen from outside; the kernel's TBF beside it.
+//! `l2relay-bench link-accuracy`: how exactly the link stage does what it is told, seen from outside; the kernel's TBF, and netem where
+//! there is one, beside it.
 //!
 //! ```text
 //! effects   one link: delay, lateness, rate, loss, jitter, queue, a single frame, a step
@@ -62,6 +63,7 @@ struct Report {
     version: u32,
     machine: Machine,
     figures: Vec<Figure>,
+    skipped: Vec<String>,
 }
 
 /// What every step has, and where it writes.
@@ -69,6 +71,8 @@ struct Bench<'a> {
     run: &'a Run,
     flags: &'a Flags,
     program: String,
+    /// Whether the kernel has netem to compare with.
+    has_netem: bool,
     figures: Vec<Figure>,
 }
 
@@ -111,10 +115,16 @@ pub(crate) fn accuracy(run: &Run, flags: &Flags) -> Result<bool> {
         "--host-cpu and --relay-cpu are the same: the relay needs a CPU of its own, or its lateness is the host's"
     );
     let machine = Machine::facts(run, &program)?;
+    let mut skipped = Vec::new();
+    if let Some(why) = Bench::netem_missing(run)? {
+        say::err(&format!("SKIPPED netem: {why}"));
+        skipped.push(format!("netem: {why}"));
+    }
     let mut bench = Bench {
         run,
         flags,
         program: program.to_string_lossy().into_owned(),
+        has_netem: skipped.is_empty(),
         figures: Vec::new(),
     };
     let wanted = |(name, _): &&Step| flags.only.is_empty() || flags.only.iter().any(|o| o == name);
@@ -140,7 +150,11 @@ pub(crate) fn accuracy(run: &Run, flags: &Flags) -> Result<bool> {
         version: 1,
         machine,
         figures: bench.figures,
+        skipped,
     };
+    for skipped in &report.skipped {
+        say::out(&format!("SKIPPED {skipped}"));
+    }
     let text = serde_json::to_string_pretty(&report)? + "\n";
     for path in crate::report::write(&flags.out, [("accuracy.json", text)])? {
         say::err(&format!("wrote {}", path.display()));

@@ -115,6 +115,8 @@ pub(super) fn all(short: bool) -> Vec<Case> {
         data("bbr"),
         data("reno").with("MSS 536", |case| case.mss = 536),
         data("cubic").with("MSS 536", |case| case.mss = 536),
+        both("reno").with("MSS 536", |case| case.mss = 536),
+        both("cubic").with("MSS 536", |case| case.mss = 536),
         Case::new("reno", [1.0, 0.0]),
         Case::new("cubic", [1.0, 0.0]),
         both("cubic").with("RTT 400 ms", |case| case.delay_ms = 200),

@@ -73,6 +73,8 @@ const NOTES: [&str; 6] = [
 const BAND_KBPS: [f64; 2] = [220.0, 340.0];
 /// The same for three runs of 10 s, whose mean has a standard error of 80 and is higher: until the first loss the window grows fast.
 const SHORT_BAND_KBPS: [f64; 2] = [120.0, 700.0];
+/// Namespaces and cables, before the first case.
+const SET_UP: Duration = Duration::from_secs(10);
 /// What fills the line at MSS 1448: that payload in frames of 1514 bytes.
 const CEILING_KBPS: f64 = RATE_KBPS as f64 * 1448.0 / 1514.0;
 
@@ -104,10 +106,15 @@ pub(crate) fn dumbbell(run: &Run, flags: &Flags) -> Result<bool> {
         say::err(&format!("SKIPPED ns-3: {why}"));
         skipped.push(format!("ns-3: {why}"));
     }
-    let expected = case::duration(seconds) * cases.len() as u32;
+    let simulate = simulate && Ns3::missing().is_none();
+    let mut expected = case::duration(seconds) * cases.len() as u32 + SET_UP;
+    if simulate {
+        expected += ns3::duration(2 * runs as u32, seconds);
+    }
     say::err(&format!(
-        "{} cases of {runs} runs side by side, {seconds} s each: about {:.0} min",
+        "{} cases of {runs} runs side by side, {seconds} s each{}: about {:.0} min",
         cases.len(),
+        if simulate { ", and ns-3" } else { "" },
         (expected.as_secs_f64() / 60.0).ceil()
     ));
     let machine = Machine::facts(run, &l2relay)?;
@@ -131,8 +138,7 @@ pub(crate) fn dumbbell(run: &Run, flags: &Flags) -> Result<bool> {
         rows.push(row);
     }
     drop(dumbbells);
-    if simulate && Ns3::missing().is_none() {
-        say::err("ns-3's native TCP");
+    if simulate {
         rows.extend(simulated(run, runs, seconds, flags.seed)?);
     }
     let verdicts = verdicts(&rows, runs, seconds);
@@ -208,6 +214,7 @@ fn measure(
         case: Some(case.clone()),
         received_kbps: Vec::new(),
         sent_kbps: Vec::new(),
+        second_kbps: Vec::new(),
         expected_kbps: case.expected(),
         loss_percent: None,
         late_p99_us: None,
@@ -217,7 +224,7 @@ fn measure(
     for (flow, client) in clients {
         let output = client.wait(run, limit)?;
         match iperf3::parse(&output.stdout) {
-            // Of two flows the first is reported, as in the original.
+            // Of two flows the first is what the original reports; the second stands beside it.
             Ok(goodput) if flow == 0 => {
                 row.received_kbps.push(goodput.received_bps / 1e3);
                 row.sent_kbps.push(goodput.sent_bps / 1e3);
@@ -227,7 +234,7 @@ fn measure(
                         .push(format!("the kernel used {found:?} instead"));
                 }
             }
-            Ok(_) => {}
+            Ok(goodput) => row.second_kbps.push(goodput.received_bps / 1e3),
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => row.trouble.push(format!("a run failed: {error:#}")),
         }
@@ -244,7 +251,7 @@ fn account(stdout: &str, case: &Case, row: &mut Row) -> Result<()> {
     let last = stdout.lines().rfind(|line| line.starts_with('{'));
     let last: serde_json::Value =
         serde_json::from_str(last.context("the relay printed no statistics")?)?;
-    let (mut passed, mut lost, mut late) = (0, 0, 0);
+    let (mut passed, mut lost, mut late) = ([0; 2], [0; 2], 0);
     for lane in last["lanes"].as_array().into_iter().flatten() {
         let number = |name: &str| lane[name].as_u64().unwrap_or(0);
         let dropped: u64 = lane["dropped"]
@@ -259,37 +266,50 @@ fn account(stdout: &str, case: &Case, row: &mut Row) -> Result<()> {
             row.trouble.push(format!("packets are missing: {lane}"));
         }
         late = late.max(lane["link"]["lateness"]["p99_ns"].as_u64().unwrap_or(0));
-        if lane["name"]
+        // Data goes from the left, where ports begin with a; acknowledgements come back.
+        let data = lane["name"]
             .as_str()
-            .is_some_and(|name| name.starts_with('a'))
-        {
-            lost += lane["dropped"]["lost"].as_u64().unwrap_or(0);
-            passed += number("tx_packets");
+            .is_some_and(|name| name.starts_with('a'));
+        let way = usize::from(!data);
+        lost[way] += lane["dropped"]["lost"].as_u64().unwrap_or(0);
+        passed[way] += number("tx_packets");
+    }
+    let mut shares = [0.0; 2];
+    for (way, name) in ["data", "acknowledgements"].into_iter().enumerate() {
+        let all = (passed[way] + lost[way]) as f64;
+        let share = lost[way] as f64 / all.max(1.0);
+        shares[way] = share * 100.0;
+        let p = case.loss_percent[way] / 100.0;
+        // Four standard deviations and one packet: a share outside is no chance.
+        if (share - p).abs() > 4.0 * (p * (1.0 - p) / all.max(1.0)).sqrt() + 1.0 / all.max(1.0) {
+            row.trouble.push(format!(
+                "lost {} of {all} packets on the way of the {name}, which are not {} %",
+                lost[way], case.loss_percent[way]
+            ));
         }
     }
-    let all = (passed + lost) as f64;
-    let share = lost as f64 / all.max(1.0);
-    row.loss_percent = Some(share * 100.0);
+    row.loss_percent = Some(shares);
     row.late_p99_us = Some(late as f64 / 1e3);
-    let p = case.loss_percent[0] / 100.0;
-    // Four standard deviations and one packet: a share outside is no chance.
-    if (share - p).abs() > 4.0 * (p * (1.0 - p) / all.max(1.0)).sqrt() + 1.0 / all.max(1.0) {
-        row.trouble.push(format!(
-            "lost {lost} of {all} packets, which are not {} %",
-            case.loss_percent[0]
-        ));
-    }
     Ok(())
 }
 
 /// ns-3's native TCP, as published: MSS 536, and MSS 1448 with an acknowledgement for every segment.
 fn simulated(run: &Run, runs: usize, seconds: u32, seed: u32) -> Result<Vec<Row>> {
+    say::err("ns-3: building its dumbbell");
     let ns3 = Ns3::build(run)?;
     [(536, 2), (1448, 1)]
         .into_iter()
         .map(|(mss, delack)| {
-            let values =
-                (0..runs as u32).map(|at| ns3.measure(run, mss, delack, seed + at, seconds));
+            let started = Instant::now();
+            let values = (0..runs as u32).map(|at| {
+                let value = ns3.measure(run, mss, delack, seed + at, seconds);
+                say::err(&format!(
+                    "ns-3's native TCP, MSS {mss}: {} of {runs} runs, {:.0} s",
+                    at + 1,
+                    started.elapsed().as_secs_f64()
+                ));
+                value
+            });
             let mut reno = case::all(false).swap_remove(0);
             reno.mss = mss;
             Ok(Row {
@@ -297,6 +317,7 @@ fn simulated(run: &Run, runs: usize, seconds: u32, seed: u32) -> Result<Vec<Row>
                 case: None,
                 received_kbps: values.collect::<Result<_>>()?,
                 sent_kbps: Vec::new(),
+                second_kbps: Vec::new(),
                 expected_kbps: reno.expected(),
                 loss_percent: None,
                 late_p99_us: None,

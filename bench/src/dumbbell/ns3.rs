@@ -18,6 +18,11 @@ const MODULES: [&str; 5] = [
     "core",
 ];
 
+/// How long it takes to build it, and to simulate so many runs: some 100 s of simulation a second.
+pub(super) fn duration(runs: u32, seconds: u32) -> Duration {
+    Duration::from_secs(20) + Duration::from_millis(500 + u64::from(seconds) * 10) * runs
+}
+
 /// The program, built.
 pub(super) struct Ns3 {
     program: PathBuf,

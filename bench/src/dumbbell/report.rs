@@ -36,10 +36,13 @@ pub(super) struct Row {
     pub(super) received_kbps: Vec<f64>,
     /// What the sender's side says.
     pub(super) sent_kbps: Vec<f64>,
+    /// Where there are two flows, goodput of the second at its receiver.
+    pub(super) second_kbps: Vec<f64>,
     /// Mathis and PFTK.
     pub(super) expected_kbps: Option<[f64; 2]>,
-    /// Loss that the relay counted on the way of the data, in per cent; lateness at the 99th percentile, in us: the largest of all lines.
-    pub(super) loss_percent: Option<f64>,
+    /// Loss that the relay counted on the way of the data and of the acknowledgements, in per cent; lateness at the 99th percentile, in us: the
+    /// largest of all lines.
+    pub(super) loss_percent: Option<[f64; 2]>,
     pub(super) late_p99_us: Option<f64>,
     pub(super) trouble: Vec<String>,
 }
@@ -58,22 +61,23 @@ impl Row {
     }
 }
 
-const HEADS: [&str; 10] = [
+const HEADS: [&str; 11] = [
     "case",
     "runs",
     "mean kbit/s",
     "sd",
     "95 % ±",
     "client says",
+    "2nd flow",
     "Mathis",
     "PFTK",
-    "loss %",
+    "loss %, data acks",
     "late p99 us",
 ];
 
 impl Report {
     /// Cells of the table, published figures below.
-    fn table(&self) -> Vec<[String; 10]> {
+    fn table(&self) -> Vec<[String; 11]> {
         let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.1}"));
         let own = self.rows.iter().map(|row| {
             let (received, sent) = (row.received(), summary(&row.sent_kbps));
@@ -84,14 +88,16 @@ impl Report {
                 number(received.and_then(|r| r.sd)),
                 number(received.and_then(|r| r.ci)),
                 number(sent.map(|s| s.mean)),
+                number(summary(&row.second_kbps).map(|s| s.mean)),
                 number(row.expected_kbps.map(|e| e[0])),
                 number(row.expected_kbps.map(|e| e[1])),
-                row.loss_percent.map_or("–".into(), |p| format!("{p:.2}")),
+                row.loss_percent
+                    .map_or("–".into(), |[data, acks]| format!("{data:.2} {acks:.2}")),
                 number(row.late_p99_us),
             ]
         });
         let published = PUBLISHED.iter().map(|(name, mean, sd)| {
-            let mut cells: [String; 10] = std::array::from_fn(|_| "–".to_owned());
+            let mut cells: [String; 11] = std::array::from_fn(|_| "–".to_owned());
             cells[0] = format!("published: {name}");
             cells[1] = "100".into();
             cells[2] = format!("{mean:.1}");
@@ -139,19 +145,21 @@ impl Report {
     }
 
     fn csv(&self) -> String {
-        let mut csv = String::from("case,run,seed,received_kbps,client_kbps\n");
+        let mut csv = String::from("case,run,seed,received_kbps,client_kbps,second_kbps\n");
         for row in &self.rows {
             for (at, received) in row.received_kbps.iter().enumerate() {
-                let sent = row
-                    .sent_kbps
-                    .get(at)
-                    .map_or(String::new(), |sent| format!("{sent:.3}"));
+                let other = |list: &[f64]| {
+                    let value = list.get(at);
+                    value.map_or(String::new(), |value| format!("{value:.3}"))
+                };
                 let _ = writeln!(
                     csv,
-                    "\"{}\",{},{},{received:.3},{sent}",
+                    "\"{}\",{},{},{received:.3},{},{}",
                     row.name,
                     at + 1,
-                    self.seed + at as u32
+                    self.seed + at as u32,
+                    other(&row.sent_kbps),
+                    other(&row.second_kbps)
                 );
             }
         }

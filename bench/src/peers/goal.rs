@@ -114,6 +114,7 @@ pub(crate) const GOALS: &[Goal] = &[
     Goal::to_be("l2relay", "under-load-100-cpu", 10.0),
     Goal::beyond("l2relay", "under-load-100-p50", 100.0, "l2relay-spin"),
     Goal::times("l2relay", "under-load-10000-p50", 1.1, &["l2relay-spin"]),
+    Goal::times("l2relay", "under-load-50000-p50", 1.1, &["l2relay-spin"]),
     Goal::to_be("l2relay", "start", 100.0),
     Goal::to_be("l2relay", "memory", 64.0),
     // Whoever looks at it does not slow it down.

@@ -9,7 +9,7 @@ mod stream;
 
 use std::{
     os::unix::net::UnixStream,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
 };
 
@@ -30,27 +30,67 @@ const CAPTURES_MAX: usize = 16;
 #[derive(Default)]
 pub(crate) struct Captures {
     threads: Mutex<Vec<JoinHandle<()>>>,
+    used: Arc<Mutex<Used>>,
+}
+
+/// What captures have of what there is for all of them.
+#[derive(Default)]
+struct Used {
+    captures: usize,
+    bytes: u64,
+}
+
+/// A capture's share. Dropping it gives it back.
+pub(crate) struct Share {
+    bytes: u64,
+    used: Arc<Mutex<Used>>,
 }
 
 impl Captures {
-    /// Starts to capture as soon as the client's connection is ours.
-    pub(crate) fn start(&self, taps: Vec<Observation>, request: &CaptureRequest) -> Answer {
-        let mut threads = self.lock();
-        threads.retain(|thread| !thread.is_finished());
-        if threads.len() >= CAPTURES_MAX {
-            return refused(format!(
+    /// A share with so much room for copies: asked for before the room is made. Or the answer to who asks for too much.
+    pub(crate) fn share(&self, bytes: u64) -> Result<Share, Answer> {
+        let mut used = lock(&self.used);
+        if used.captures >= CAPTURES_MAX {
+            return Err(refused(format!(
                 "{CAPTURES_MAX} captures are running: end one of them"
-            ));
+            )));
         }
+        let left = CaptureRequest::BUFFER_MAX - used.bytes;
+        if bytes > left {
+            let [bytes, left, all] =
+                [bytes, left, CaptureRequest::BUFFER_MAX].map(|bytes| bytes >> 20);
+            return Err(refused(format!(
+                "room of {bytes} MiB for copies: of {all} MiB for all captures {left} are left: ask for less (-B), or end one of the {} \
+                 that run",
+                used.captures
+            )));
+        }
+        used.captures += 1;
+        used.bytes += bytes;
+        let used = Arc::clone(&self.used);
+        Ok(Share { bytes, used })
+    }
+
+    /// Starts to capture as soon as the client's connection is ours.
+    pub(crate) fn start(
+        &self,
+        taps: Vec<Observation>,
+        request: &CaptureRequest,
+        share: Share,
+    ) -> Answer {
+        let mut threads = lock(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
         let (connect, connection) = crossbeam::channel::bounded::<UnixStream>(1);
         let stream = Stream::new(taps, request);
         let ports = stream.ports().map(str::to_owned).collect();
         let first = to_line(&Response::Capture(CaptureStarted { ports }));
         let run = move || {
             // Without one the client has left before it could be answered.
-            if let Ok(connection) = connection.recv() {
-                stream.run(connection, &first);
+            match connection.recv() {
+                Ok(connection) => stream.run(connection, &first),
+                Err(_) => drop(stream),
             }
+            drop(share);
         };
         match thread::Builder::new()
             .name("l2relay-capture".into())
@@ -68,14 +108,22 @@ impl Captures {
 
     /// Waits for all of them, after their taps are gone.
     pub(crate) fn join(&self) {
-        for thread in self.lock().drain(..) {
+        for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut used = lock(&self.used);
+        used.captures -= 1;
+        used.bytes -= self.bytes;
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An answer that says why not.
@@ -84,4 +132,42 @@ pub(crate) fn refused(message: String) -> Answer {
         code: FailureCode::Refused,
         message,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why(answer: Result<Share, Answer>) -> String {
+        match answer {
+            Err(Answer::Say(Response::Error(failure))) => failure.message,
+            _ => panic!("not refused"),
+        }
+    }
+
+    #[test]
+    fn captures_share_what_there_is() {
+        let captures = Captures::default();
+        let half = CaptureRequest::BUFFER_MAX / 2;
+        let first = captures.share(half).ok().unwrap();
+        let _second = captures.share(half - (1 << 20)).ok().unwrap();
+        let told = why(captures.share(2 << 20));
+        assert!(
+            told.contains("room of 2 MiB") && told.contains(" 1 are left"),
+            "{told}"
+        );
+        drop(first);
+        let _third = captures.share(half).ok().unwrap();
+    }
+
+    #[test]
+    fn there_are_so_many_captures() {
+        let captures = Captures::default();
+        let mut shares: Vec<Share> = (0..CAPTURES_MAX)
+            .map(|_| captures.share(0).ok().unwrap())
+            .collect();
+        assert!(why(captures.share(0)).contains("16 captures are running"));
+        shares.pop();
+        captures.share(0).ok().unwrap();
+    }
 }

@@ -54,6 +54,13 @@ pub fn to_toml(settings: &Settings) -> String {
     put("propagate-link", Value::Boolean(config.propagate_link));
     put("hugepages", text(config.huge_pages));
     put("link", list(config.links.iter().map(link)));
+    if let Some(seed) = config.seed {
+        // An integer of TOML has 63 bits.
+        put(
+            "seed",
+            i64::try_from(seed).map_or_else(|_| text(seed), Value::Integer),
+        );
+    }
     if let Some(seconds) = settings.stats_interval_s {
         put("stats-interval", Value::Float(seconds));
     }
@@ -120,6 +127,7 @@ mod tests {
             "--stats-interval=1.5",
             "--name=x",
             "--link=a>b delay 1.5ms",
+            "--seed=18446744073709551615",
             "--no-promisc",
             "--wait-ports=2",
             "--log-format=json",

@@ -1,7 +1,7 @@
 //! Configuration files: TOML whose keys are the options of `l2relay run`.
 //!
 //! Every key is an option by its long name, a list gives it several times (or joins its parts by commas where it is given once),
-//! `true` stands for an option without value. So a file can say exactly what a command line can, and what a command line says goes before it.
+//! `true` stands for an option without a value, `false` for its absence. So a file can say exactly what a command line can, and what a command line says goes before it.
 
 use std::{ffi::OsString, fs, path::Path};
 
@@ -11,7 +11,10 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::run::{RunArgs, Settings};
+use super::{
+    log::LogFormat,
+    run::{RunArgs, Settings},
+};
 use crate::error::Error;
 
 /// What a relay was told to be: by a file perhaps, and by its command line. Kept to be read again.
@@ -29,6 +32,9 @@ struct Entry {
     value: Option<String>,
     line: usize,
 }
+
+/// The option that says how messages are written.
+const LOG_FORMAT: &str = "log-format";
 
 /// The options of `l2relay run`, and nothing else.
 #[derive(Parser)]
@@ -64,6 +70,19 @@ impl Source {
     /// Whether there is a file, which may have changed.
     pub fn has_file(&self) -> bool {
         self.args.config.is_some()
+    }
+
+    /// How to write messages before all of it is known to be right: also that it is not.
+    pub fn log_format(&self) -> LogFormat {
+        let file = || {
+            let text = fs::read_to_string(self.args.config.as_ref()?).ok()?;
+            let mut entries = entries(&text).0.into_iter();
+            entries.find(|entry| entry.option == LOG_FORMAT)?.value
+        };
+        let given = self.is_given(LOG_FORMAT);
+        let in_file = (!given).then(file).flatten();
+        let text = in_file.unwrap_or_else(|| self.args.log_format.clone());
+        text.parse().unwrap_or_default()
     }
 
     /// Reads all of it. With `machine`, it is held against the machine as well.
@@ -207,12 +226,14 @@ fn values(
     option: &clap::Arg,
 ) -> Result<Vec<(Option<String>, usize)>, String> {
     let at = value.span().start;
-    if !takes_value(option) {
-        return match value.get_ref() {
-            DeValue::Boolean(true) => Ok(vec![(None, at)]),
-            DeValue::Boolean(false) => Ok(Vec::new()),
-            _ => Err("write true or false".to_owned()),
-        };
+    let needs_none = !takes_value(option);
+    let range = option.get_num_args();
+    let may_stand_alone = needs_none || range.is_some_and(|range| range.min_values() == 0);
+    match value.get_ref() {
+        DeValue::Boolean(true) if may_stand_alone => return Ok(vec![(None, at)]),
+        DeValue::Boolean(false) if may_stand_alone => return Ok(Vec::new()),
+        _ if needs_none => return Err("write true or false".to_owned()),
+        _ => {}
     }
     match value.get_ref() {
         DeValue::Array(values) if matches!(option.get_action(), ArgAction::Append) => values
@@ -291,6 +312,21 @@ mod tests {
         let settings = read(&["--pair=c,d", "--queues=4"], text).unwrap();
         let expected = source(&["--pair=c,d", "--queues=4", "--mac=swap", "--json"]);
         assert_eq!(settings, expected.settings(false).unwrap());
+    }
+
+    /// An option that may have a value is given without one by `true`.
+    #[test]
+    fn metrics_need_no_address() {
+        for (text, words) in [
+            ("metrics = true", vec!["--pair=a,b", "--metrics"]),
+            ("metrics = false", vec!["--pair=a,b"]),
+            ("metrics = 8080", vec!["--pair=a,b", "--metrics=8080"]),
+        ] {
+            let settings = read(&[], &format!("pair = 'a,b'\n{text}\n")).unwrap();
+            assert_eq!(settings, source(&words).settings(false).unwrap(), "{text}");
+        }
+        let mistakes = read(&[], "pair = 'a,b'\nring = true\n").unwrap_err();
+        assert!(mistakes[0].contains("write a string"), "{mistakes:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub use check::CheckArgs;
 pub use config::{CompletionsArgs, ConfigArgs, ManArgs};
 pub use effective::to_toml;
 pub use file::Source;
-pub use log::{LogFormat, say, start as start_log};
+pub use log::{LogFormat, say, say_failure, start as start_log};
 pub use print::{Printer, print};
 pub use remote::{HealthArgs, PsArgs, ReloadArgs, SetArgs, StatsArgs, StopArgs, Target};
 pub use run::{RunArgs, Settings};

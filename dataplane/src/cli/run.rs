@@ -104,6 +104,9 @@ pub struct RunArgs {
     /// Emulate a link in one direction, in words like tc-netem's: 'A>B rate 2mbit delay 100ms loss 5% limit 100p seed 1'
     #[arg(long, value_name = "LINK")]
     pub link: Vec<String>,
+    /// Seed of the links that have none of their own: the same decisions in every run (default: another one for each link)
+    #[arg(long, value_name = "N")]
+    pub seed: Option<String>,
     /// Wait at most S seconds for interfaces that are not there yet, as in a container: 0 to 86400
     #[arg(long, value_name = "S", default_value = "0")]
     pub wait_ports: String,
@@ -209,6 +212,14 @@ impl RunArgs {
                     .filter_map(|link| link.map_err(|more| mistakes.extend(more)).ok())
                     .collect()
             },
+            seed: keep(
+                self.seed.iter().map(|text| {
+                    let mistake = |_| format!("--seed {text:?}: write a whole number");
+                    text.parse().map_err(mistake)
+                }),
+                &mut mistakes,
+            )
+            .pop(),
         };
         let stats_interval = keep(
             self.stats_interval

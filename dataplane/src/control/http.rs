@@ -9,8 +9,9 @@ use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     rc::Rc,
+    sync::{Arc, OnceLock},
     thread::{self, JoinHandle},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use http_body_util::Full;
@@ -29,10 +30,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use super::protocol::Health;
 use crate::{
     error::{Error, Result},
     metrics,
     relay::Reader,
+    snapshot::Snapshot,
 };
 
 /// The port, where an address is given without one.
@@ -52,16 +55,25 @@ const PAGE: &str = include_str!("page.html");
 /// A running server.
 #[derive(Debug)]
 pub struct Http {
+    relay: Arc<OnceLock<Running>>,
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
+/// A relay that runs.
+#[derive(Debug)]
+struct Running {
+    relay: Reader,
+    /// When it was started, in seconds since the Unix epoch.
+    start_s: f64,
+}
+
 /// What every request is answered from.
 struct Site {
-    relay: Reader,
+    /// As soon as it runs.
+    relay: Arc<OnceLock<Running>>,
     page: Bytes,
-    start_s: f64,
 }
 
 /// A connection that is served.
@@ -114,11 +126,12 @@ pub fn listen(address: SocketAddr) -> std::result::Result<TcpListener, String> {
 }
 
 impl Http {
-    /// Starts to answer. `name` is the relay's, for the page's title.
+    /// Starts to answer: until it is [given a relay](Http::serve), that it is live and not ready. `name` is the relay's, for the page's
+    /// title.
     ///
     /// # Errors
     /// The process may have no more threads or descriptors.
-    pub fn start(listener: TcpListener, name: &str, relay: Reader) -> Result<Self> {
+    pub fn start(listener: TcpListener, name: &str) -> Result<Self> {
         let failed = |source| {
             Error::system(
                 "serve",
@@ -134,20 +147,15 @@ impl Http {
             .enable_time()
             .build()
             .map_err(failed)?;
-        let now_s = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs_f64();
-        let uptime_s = relay.snapshot().map_or(0.0, |snapshot| snapshot.uptime_s);
         let title = if name.is_empty() { "l2relay" } else { name };
         let page = PAGE.replace("{{name}}", &escaped(title));
-        let start_s = now_s - uptime_s;
+        let relay = Arc::<OnceLock<Running>>::default();
+        let served = Arc::clone(&relay);
         let (stop, stopped) = oneshot::channel::<()>();
         let serve = move || {
             let site = Rc::new(Site {
-                relay,
+                relay: served,
                 page: page.into(),
-                start_s,
             });
             let tasks = LocalSet::new();
             tasks.block_on(&runtime, async move {
@@ -164,10 +172,18 @@ impl Http {
             .spawn(serve)
             .map_err(failed)?;
         Ok(Self {
+            relay,
             address,
             stop,
             thread,
         })
+    }
+
+    /// From now on what is asked is answered from this relay: the first that is given.
+    pub fn serve(&self, relay: Reader) {
+        let since = |snapshot: Snapshot| snapshot.time_s - snapshot.uptime_s;
+        let start_s = relay.snapshot().map_or(0.0, since);
+        let _ = self.relay.set(Running { relay, start_s });
     }
 
     /// Where it listens, with the port that the kernel chose if it was asked to.
@@ -248,9 +264,23 @@ impl Site {
                 .insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
             return answer;
         }
-        let gone = || plain(StatusCode::SERVICE_UNAVAILABLE, "the relay has stopped\n");
-        let health = |well: fn(&crate::control::protocol::Health) -> bool| {
-            let Some(health) = self.relay.health() else {
+        const WAITS: &str = "the relay waits for its ports";
+        let running = self.relay.get();
+        let gone = || {
+            let text = running.map_or(WAITS, |_| "the relay has stopped");
+            plain(StatusCode::SERVICE_UNAVAILABLE, format!("{text}\n"))
+        };
+        let snapshot = || Some((running?.start_s, running?.relay.snapshot()?));
+        let health = |well: fn(&Health) -> bool| {
+            let health = match running {
+                Some(running) => running.relay.health(),
+                None => Some(Health {
+                    live: true,
+                    ready: false,
+                    reasons: vec![WAITS.into()],
+                }),
+            };
+            let Some(health) = health else {
                 return gone();
             };
             let status = if well(&health) {
@@ -262,14 +292,11 @@ impl Site {
         };
         match request.uri().path() {
             "/" => page(self.page.clone()),
-            "/metrics" => self.relay.snapshot().map_or_else(gone, |snapshot| {
-                content(
-                    StatusCode::OK,
-                    metrics::CONTENT_TYPE,
-                    metrics::text(&snapshot, self.start_s),
-                )
+            "/metrics" => snapshot().map_or_else(gone, |(start_s, snapshot)| {
+                let text = metrics::text(&snapshot, start_s);
+                content(StatusCode::OK, metrics::CONTENT_TYPE, text)
             }),
-            "/snapshot.json" => self.relay.snapshot().map_or_else(gone, |snapshot| {
+            "/snapshot.json" => snapshot().map_or_else(gone, |(_, snapshot)| {
                 match serde_json::to_string(&snapshot) {
                     Ok(text) => content(StatusCode::OK, "application/json", text),
                     Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),

@@ -13,6 +13,8 @@ use std::{
         net::UnixListener,
     },
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use crate::config::PortName;
@@ -23,6 +25,8 @@ const SYSTEM: &str = "/run/l2relay";
 const NAME_MAX: usize = 64;
 /// Longest path of a socket in bytes: `sun_path` less its final zero (`include/uapi/linux/un.h`), and less the `~` of a new one.
 const PATH_MAX: usize = 106;
+/// How long a name may be taken by somebody who does not keep it.
+const SOON: Duration = Duration::from_millis(200);
 /// How many relays may have the same ports, in namespaces of their own, before one needs a name.
 const SAME_PORTS_MAX: usize = 999;
 
@@ -87,8 +91,13 @@ fn claim_in(
             None => default_names(pairs).collect(),
         };
         let mut taken = None;
+        // Who lists relays takes the name of a dead one for a moment, and lets go of it.
+        let take = |candidate: &str| match name {
+            Some(_) => take_soon(directory, candidate),
+            None => take(directory, candidate),
+        };
         for candidate in candidates {
-            match take(directory, &candidate) {
+            match take(&candidate) {
                 Ok(claim) => return Ok(claim),
                 Err(Refusal::Taken(why)) => taken = Some(why),
                 Err(Refusal::Unfit(why)) if name.is_some() => return Err(Unclaimed::Name(why)),
@@ -114,6 +123,17 @@ enum Refusal {
     Unfit(String),
     /// Nothing can be written there.
     Closed(String),
+}
+
+/// Takes a name that is free, or within [`SOON`].
+fn take_soon(directory: &Path, name: &str) -> Result<Claim, Refusal> {
+    let start = Instant::now();
+    loop {
+        match take(directory, name) {
+            Err(Refusal::Taken(_)) if start.elapsed() < SOON => thread::sleep(SOON / 20),
+            taken => return taken,
+        }
+    }
 }
 
 fn take(directory: &Path, name: &str) -> Result<Claim, Refusal> {
@@ -352,6 +372,25 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(names(&scratch.0).unwrap().is_empty());
         assert!(!path.exists());
+    }
+
+    /// A relay that starts while somebody lists those that run, and looks at what a dead one of its name has left.
+    #[test]
+    fn a_name_that_is_looked_at_can_be_had() {
+        let scratch = Scratch::new("looked-at");
+        fs::create_dir_all(&scratch.0).unwrap();
+        let held = Instant::now();
+        let Ok(look) = take(&scratch.0, "x") else {
+            panic!("it is free")
+        };
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(SOON / 4);
+                drop(look);
+            });
+            scratch.claim(Some("x")).unwrap();
+        });
+        assert!(held.elapsed() >= SOON / 4);
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub struct CaptureRequest {
     /// How much of each frame to copy, in bytes; all of it if this is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snaplen: Option<u32>,
-    /// Room for copies that the reader has not taken yet, in bytes; at most [`CaptureRequest::BUFFER_MAX`].
+    /// Room for copies that the reader has not taken yet, in bytes; all captures together have at most [`CaptureRequest::BUFFER_MAX`].
     #[serde(default = "CaptureRequest::default_buffer")]
     pub buffer_bytes: u64,
     /// Which frames: classic BPF for Ethernet; none: all.
@@ -80,7 +80,7 @@ pub struct CaptureRequest {
 }
 
 impl CaptureRequest {
-    /// Most room for copies, in bytes.
+    /// Most room for copies of all captures together, in bytes.
     pub const BUFFER_MAX: u64 = 256 << 20;
     /// How the reason ends, in the statistics of a port, where other ports are still captured.
     pub const GOES_ON: &str = "; the capture goes on at other ports";

@@ -33,7 +33,7 @@ pub struct Meta {
     pub segments: u32,
     /// What is left to do for the checksum and the segmentation.
     pub offload: Offload,
-    /// When the frame was received, in ns of the lane's clock.
+    /// When the frame was received, in ns of the lane's clock; behind an emulated link, when it was due there.
     pub arrival_ns: u64,
 }
 

@@ -6,7 +6,7 @@
 
 use std::{os::fd::BorrowedFd, sync::Arc};
 
-use super::{Inner, Relay, kernel, lock};
+use super::{Inner, Relay, close, kernel, lock};
 use crate::{
     config::{Backend, Config, KernelHook, PortName},
     error::{Error, Result},
@@ -173,7 +173,7 @@ impl Inner {
         }
         // From here on no socket sees a frame that counts; AF_XDP's take theirs before tc does, until they are gone.
         self.tell_ways(pair, Some(Passage::Closed));
-        let emptied: Vec<_> = lanes
+        let mut emptied: Vec<_> = lanes
             .iter()
             .flat_map(|&id| self.worker(id).remove(vec![id]))
             .collect();
@@ -186,8 +186,9 @@ impl Inner {
         }
         settle();
         self.tell_ways(pair, then);
-        // Closing sockets takes the kernel some time, and nothing waits for it.
-        drop((emptied, gates));
+        // Closing sockets takes the kernel some time, and no frame waits for it.
+        let queues = emptied.iter_mut().map(|(_, lane)| lane.vacate());
+        close(queues, gates.into_iter());
         Ok(())
     }
 

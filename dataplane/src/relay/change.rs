@@ -5,7 +5,7 @@
 
 use std::mem;
 
-use super::{Inner, Pair, Relay, Worker, lock};
+use super::{Inner, Pair, Relay, Worker, close, lock};
 use crate::{
     config::{Config, PortName},
     error::{Error, Result},
@@ -143,6 +143,7 @@ impl Inner {
             propagate_link: new.propagate_link,
             queues: new.queues,
             links: new.links.clone(),
+            seed: new.seed,
             ..old.clone()
         };
         let other_ports = ports != *new;
@@ -154,7 +155,9 @@ impl Inner {
                     Ok(()) => done.push(format!("{names} is carried by {}", self.pairs[at].how)),
                     Err(error) => refused.push(error.to_string()),
                 }
-            } else if (other_ports || (other_edits && self.pairs[at].kernel.is_some()))
+            } else if (other_ports
+                || (other_edits && self.pairs[at].kernel.is_some())
+                || self.link_comes(at, old))
                 && !self.pairs[at].down
             {
                 self.reopen(at);
@@ -186,11 +189,14 @@ impl Inner {
         self.close_ways(at);
         self.look_away(at);
         let pair = self.pairs.remove(at);
+        let mut lanes = Vec::new();
         for id in pair.lanes {
-            // Given back finished, and dropped: that closes its ports.
-            drop(self.worker(id).remove(vec![id]));
+            // Given back finished.
+            lanes.extend(self.worker(id).remove(vec![id]));
             self.lanes.remove(id);
         }
+        let queues = lanes.iter_mut().map(|(_, lane)| lane.vacate());
+        close(queues, pair.gates.into_iter());
         pair.ports.into_iter().for_each(|id| {
             self.ports.remove(id);
         });

@@ -2,9 +2,8 @@
 
 use super::{Inner, LaneInfo, LinkStage, Relay};
 use crate::{
-    config::{Config, LinkSettings},
+    config::{Backend, Config, LinkSettings},
     error::Result,
-    stage::link::Settings,
 };
 
 impl Relay {
@@ -21,17 +20,29 @@ impl Relay {
 }
 
 impl Inner {
+    /// Whether a pair that AF_XDP may carry because nobody said otherwise gets its first link: [`join`](crate::join) chooses
+    /// packet sockets then.
+    pub(super) fn link_comes(&self, pair: usize, old: &Config) -> bool {
+        let [a, b] = self.pairs[pair].ports.map(|id| &self.ports[id]);
+        let is_linked = |config: &Config| config.is_linked(&a.name, &b.name);
+        let receives_by = self.pair_config(pair).receives_by();
+        is_linked(&self.config)
+            && !is_linked(old)
+            && matches!(receives_by, Backend::Auto | Backend::Fastest)
+            && [a, b].iter().all(|port| port.interface.kind.is_none())
+    }
+
     /// Brings the links of a pair that stays open to the settings there are now. Says what has changed.
     pub(super) fn change_links(&mut self, pair: usize, old: &Config, done: &mut Vec<String>) {
         for id in self.pairs[pair].lanes.clone() {
             let LaneInfo { rx, tx, .. } = self.lanes[id];
             let (from, to) = (&self.ports[rx].name, &self.ports[tx].name);
-            let now = self.config.link(from, to);
-            if old.link(from, to) == now {
+            let now = self.config.link_settings(from, to);
+            if old.link_settings(from, to) == now {
                 continue;
             }
             // A link that is no more passes everything at once: what it holds must still come out.
-            let settings = now.map_or_else(Settings::default, |link| link.settings.clone());
+            let settings = now.unwrap_or_default();
             let name = format!("{from}>{to}");
             done.push(format!("link {name}: {settings}"));
             match &self.lanes[id].link {

@@ -54,7 +54,7 @@ impl Inner {
     /// Why the kernel can't carry a pair, in a sentence.
     pub(super) fn needs_user_space(&self, ports: [usize; 2], config: &Config) -> Option<String> {
         let [a, b] = ports.map(|id| &self.ports[id].name);
-        if config.link(a, b).is_some() || config.link(b, a).is_some() {
+        if config.is_linked(a, b) {
             return Some(format!(
                 "{a},{b} has a --link, which holds frames in user space: the kernel can't carry it"
             ));

@@ -21,6 +21,8 @@ impl Inner {
         let (mac, by) = (self.config.mac, self.config.port_by);
         let is_ours = |port: &Port| !port.gone && port.interface.index == interface.index;
         let here = |port: &Port| port.name.netns.as_deref() == netns;
+        // One that was never up gets its qdisc when it comes up, which decides how it is sent by: it is opened then, and not twice.
+        let was_up = interface.qdisc.as_deref() != Some("noop");
         let taken = self
             .ports
             .iter()
@@ -38,7 +40,10 @@ impl Inner {
                 if port.state() != before {
                     tracing::info!("port {} is {}", port.name, port.state());
                 }
-                if other_paths || other_address {
+                if port.unopened && was_up {
+                    port.unopened = false;
+                    created.push(id);
+                } else if other_paths || other_address {
                     anew.push(id);
                 }
             } else if port.gone && !taken && port.is_back(interface, by) {
@@ -47,7 +52,10 @@ impl Inner {
                 }
                 port.update(interface.clone());
                 port.held_down = false;
-                created.push(id);
+                port.unopened = !was_up;
+                if was_up {
+                    created.push(id);
+                }
             }
         }
         self.tell_kernel();

@@ -103,34 +103,38 @@ impl Relay {
         points: &[Point],
         settings: &TapSettings,
     ) -> Result<Vec<Observation>> {
-        let mut inner = lock(&self.inner);
-        let mut chosen = inner.places(place, points);
-        if chosen.is_empty() {
-            return Err(Error::Config(vec![inner.no_place(place)]));
-        }
-        // What several queues carried, one program carries in the kernel.
-        chosen.retain(|(lane, _)| inner.lanes[*lane].queue == 0 || !inner.in_kernel(*lane));
-        // Of several places, those that can be looked at.
-        let (unseen, chosen): (Vec<_>, Vec<_>) = chosen
-            .into_iter()
-            .partition(|(lane, _)| inner.is_closed(*lane) || inner.is_out_of_sight(*lane));
-        if let ([(lane, _), ..], []) = (&unseen[..], &chosen[..]) {
-            return Err(Error::Config(vec![inner.not_observed(*lane)]));
-        }
+        // All first, then all into their lanes: so they begin together. What they need is made while nobody waits for it, so others may
+        // be wanted by then.
+        let mut opened = Vec::new();
+        let (mut inner, taps) = loop {
+            let inner = lock(&self.inner);
+            let chosen = inner.to_observe(place, points)?;
+            let same = chosen.len() == opened.len()
+                && chosen.iter().zip(&opened).all(
+                    |(chosen, (lane, tap, _)): (_, &(LaneId, Tap, Observer))| {
+                        *chosen == (*lane, tap.point())
+                    },
+                );
+            if same {
+                break (inner, opened);
+            }
+            drop(inner);
+            let settings = TapSettings {
+                buffer: settings.buffer / chosen.len(),
+                ..settings.clone()
+            };
+            let open = |(lane, point)| {
+                let (tap, observer) = Tap::open(point, settings.clone());
+                (lane, tap, observer)
+            };
+            opened = chosen.into_iter().map(open).collect();
+        };
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ns = now_ns.map_or(0, |since| since.as_nanos() as u64);
         let epoch_ns = now_ns.saturating_sub(inner.epoch.elapsed().as_nanos() as u64);
-        let settings = TapSettings {
-            buffer: settings.buffer / chosen.len(),
-            ..settings.clone()
-        };
-        // All first, then all into their lanes: so they begin together.
-        let taps = chosen.into_iter().map(|(lane, point)| {
-            let (tap, observer) = Tap::open(point, settings.clone());
-            (lane, tap, observer)
-        });
-        let (at_ports, in_lanes): (Vec<_>, Vec<_>) =
-            taps.partition(|(lane, ..)| inner.in_kernel(*lane));
+        let (at_ports, in_lanes): (Vec<_>, Vec<_>) = taps
+            .into_iter()
+            .partition(|(lane, ..)| inner.in_kernel(*lane));
         let (mut looking, mut observers) = (Vec::new(), Vec::new());
         for (lane, tap, observer) in at_ports {
             let (point, filter) = (tap.point(), tap.filter().cloned());
@@ -191,13 +195,18 @@ impl Relay {
             (false, true) => &[Point::After],
             _ => &[Point::Before, Point::After],
         };
+        let buffer = wanted.buffer_bytes.min(CaptureRequest::BUFFER_MAX);
+        let share = match self.captures.share(buffer) {
+            Ok(share) => share,
+            Err(answer) => return answer,
+        };
         let settings = TapSettings {
             filter,
             snaplen: wanted.snaplen.unwrap_or(u32::MAX),
-            buffer: wanted.buffer_bytes.min(CaptureRequest::BUFFER_MAX) as usize,
+            buffer: buffer as usize,
         };
         match self.observe(&place, points, &settings) {
-            Ok(taps) => self.captures.start(taps, wanted),
+            Ok(taps) => self.captures.start(taps, wanted, share),
             Err(Error::Config(mistakes)) => refused(mistakes.join("; ")),
             Err(error) => refused(error.to_string()),
         }
@@ -205,6 +214,23 @@ impl Relay {
 }
 
 impl Inner {
+    /// Where taps go. Of several places, those that can be looked at.
+    fn to_observe(&self, place: &Place, points: &[Point]) -> Result<Vec<(LaneId, Point)>> {
+        let mut chosen = self.places(place, points);
+        if chosen.is_empty() {
+            return Err(Error::Config(vec![self.no_place(place)]));
+        }
+        // What several queues carried, one program carries in the kernel.
+        chosen.retain(|(lane, _)| self.lanes[*lane].queue == 0 || !self.in_kernel(*lane));
+        let (unseen, seen): (Vec<_>, Vec<_>) = chosen
+            .into_iter()
+            .partition(|(lane, _)| self.is_closed(*lane) || self.is_out_of_sight(*lane));
+        match (&unseen[..], &seen[..]) {
+            ([(lane, _), ..], []) => Err(Error::Config(vec![self.not_observed(*lane)])),
+            _ => Ok(seen),
+        }
+    }
+
     fn places(&self, place: &Place, points: &[Point]) -> Vec<(LaneId, Point)> {
         let name = |id: usize| self.ports[id].name.to_string();
         let wants = |lane: &LaneInfo, point: Point| match (place, point) {

@@ -6,7 +6,7 @@ use super::{Inner, Relay, lock};
 use crate::{control::protocol::Health, snapshot::Snapshot};
 
 /// Reads what a relay has counted and how it is, from any thread. It does not keep the relay alive.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Reader(Weak<Mutex<Inner>>);
 
 impl Relay {

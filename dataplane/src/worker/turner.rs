@@ -93,7 +93,7 @@ impl Turner {
     fn may_sleep(&mut self, now_ns: u64) -> bool {
         let over = self.patience.is_over(now_ns);
         let early = || self.awake_from_ns().is_none_or(|from_ns| now_ns < from_ns);
-        self.lanes.is_empty() || (over && early())
+        self.lanes.iter().all(|(_, lane)| lane.is_vacant()) || (over && early())
     }
 
     /// From when on not to sleep, because the first of the held frames is due.
@@ -117,7 +117,7 @@ impl Turner {
         let due = self.awake_from_ns().into_iter().chain(retry_ns).min();
         let mut timeout = due.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
         let mut fds = vec![self.mail.wake.as_fd()];
-        for (_, lane) in &self.lanes {
+        for lane in lanes().filter(|lane| !lane.is_vacant()) {
             match lane.wait_fd() {
                 Some(fd) => fds.push(fd),
                 None => timeout = Some(timeout.map_or(LOOK, |timeout| timeout.min(LOOK))),

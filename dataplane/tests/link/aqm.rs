@@ -118,6 +118,40 @@ fn codel_follows_its_control_law() {
     assert!((whole - wanted).abs() < 20.0, "{whole} {wanted}");
 }
 
+/// What a discipline has learned survives a change of something else: the same frames are dropped as without it.
+#[test]
+fn a_change_elsewhere_teaches_a_discipline_nothing() {
+    for words in [
+        "rate 1mbit limit 1000p pie target 50ms seed 1",
+        "rate 1mbit limit 1000p codel seed 1",
+        "rate 1mbit limit 1000p red min 10p max 30p weight 5% seed 1",
+    ] {
+        let run = |change: Option<&str>| {
+            let mut bed = Bed::new(words);
+            for n in 0..4000u32 {
+                if n == 2000
+                    && let Some(change) = change
+                {
+                    bed.set(change);
+                }
+                bed.run_until(u64::from(n) * 5 * MS);
+                bed.send(plain(n));
+            }
+            bed.run_out();
+            bed.numbers()
+        };
+        let whole = run(None);
+        assert_eq!(run(Some(&format!("{words} loss 0%"))), whole, "{words}");
+        let other = format!("{words} loss 0% order loss").replace("1000p", "1001p");
+        assert_eq!(run(Some(&other)), whole, "{words}");
+        let another = words
+            .replace("pie target 50ms", "pie target 40ms")
+            .replace("codel", "codel target 6ms")
+            .replace("max 30p", "max 29p");
+        assert_ne!(run(Some(&another)), whole, "{another}");
+    }
+}
+
 #[test]
 fn marks_take_the_place_of_drops() {
     for words in [

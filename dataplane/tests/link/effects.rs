@@ -32,6 +32,26 @@ fn a_delay_is_exact() {
     assert!(delays(&bed).iter().all(|delay| *delay == 12_345_000));
 }
 
+/// The second counts from when the first was due to hand on, not from the arrival, nor from when somebody looked.
+#[test]
+fn links_add_up() {
+    let size = PoolSize {
+        small: 16,
+        large: 0,
+    };
+    let mut bed = Bed::with_links(&["delay 10ms", "rate 8mbit delay 20ms"], size);
+    bed.burst(1000, 0..2);
+    // Turned late, both times.
+    for ms in [13, 17, 25, 30] {
+        bed.now_ns = ms * MS;
+        bed.turn();
+    }
+    assert_eq!(bed.out.len(), 0, "{:?}", bed.times());
+    assert_eq!(bed.lane.appointment_ns(), Some(31 * MS));
+    bed.run_out();
+    assert_eq!(bed.times(), [31 * MS, 32 * MS]);
+}
+
 #[test]
 fn jitter_keeps_order_unless_told() {
     let bed = stream("delay 10ms 5ms seed 1", 5000);

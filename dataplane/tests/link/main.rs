@@ -50,12 +50,22 @@ impl Bed {
     }
 
     fn with_pool(words: &str, size: PoolSize) -> Self {
+        Self::with_links(&[words], size)
+    }
+
+    /// Links one behind the other; the handle is that of the last.
+    fn with_links(links: &[&str], size: PoolSize) -> Self {
         let (rx, _, sender) = memory::port(1 << 16, 0);
         let (_, tx, receiver) = memory::port(1 << 16, 70_000);
-        let link = Link::new(settings(words), "a>b");
-        let handle = link.handle();
+        let links = links.iter().map(|words| Link::new(settings(words), "a>b"));
+        let mut stages: Vec<Box<dyn l2relay::stage::Stage>> = Vec::new();
+        let mut handle = None;
+        for link in links {
+            handle = Some(link.handle());
+            stages.push(Box::new(link));
+        }
+        let handle = handle.expect("a link at least");
         let pool = FramePool::ordinary(size).unwrap();
-        let stages: Vec<Box<dyn l2relay::stage::Stage>> = vec![Box::new(link)];
         let mut bed = Self {
             lane: Lane::new(Box::new(rx), stages, Box::new(tx), pool),
             sender,

@@ -95,6 +95,28 @@ fn a_burst_of_k_into_a_limit_of_q_loses_k_minus_q() {
     }
 }
 
+/// Without a limit 100 ms wait, and never fewer than ten frames of full size: at 64 kbit/s TCP would starve with one.
+#[test]
+fn the_default_limit_leaves_room_for_a_window() {
+    for (rate, len, held) in [
+        ("64kbit", 1514, 11),
+        ("100bit", 1514, 11),
+        ("64kbit wire", 1514, 11),
+        // A frame on the wire, and those that wait 100 ms at most behind it.
+        ("12112kbit", 1514, 101),
+        ("8mbit", 1000, 101),
+    ] {
+        let mut bed = Bed::new(&format!("rate {rate}"));
+        bed.burst(len, 0..200);
+        assert_eq!(bed.tally().held, held, "{rate}");
+        assert_eq!(bed.dropped(Reason::QueueFull), 200 - held);
+    }
+    // What is asked for holds as it is.
+    let mut bed = Bed::new("rate 64kbit limit 100ms");
+    bed.burst(1514, 0..200);
+    assert_eq!(bed.tally().held, 1);
+}
+
 /// In the default order what is lost has used the line; the other way round it has not.
 #[test]
 fn the_order_of_effects_is_that_given() {
@@ -158,6 +180,27 @@ fn traces_are_mahimahis() {
     bed.run_out();
     assert_eq!(*bed.times().last().unwrap(), S);
     std::fs::remove_file(path).unwrap();
+}
+
+/// A trace that stays goes on where it is when something else changes; another begins at its beginning.
+#[test]
+fn a_trace_goes_on_through_a_change() {
+    let path = trace("on", "10\n20\n100\n");
+    let mut bed = Bed::new(&format!("trace {path}"));
+    bed.burst(1514, 0..4);
+    bed.run_until(15 * MS);
+    bed.set(&format!("trace {path} loss 0% limit 50p"));
+    bed.run_out();
+    assert_eq!(bed.times(), [10, 20, 100, 110].map(|ms| ms * MS));
+    bed.run_until(115 * MS);
+    let other = trace("other", "10\n");
+    bed.set(&format!("trace {other}"));
+    bed.burst(1514, 4..5);
+    bed.run_out();
+    assert_eq!(bed.times().pop(), Some(125 * MS));
+    for path in [path, other] {
+        std::fs::remove_file(path).unwrap();
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::{
     Chain, Net, PATIENCE, Relay, Signal, Tag, attempt, eventually, mac_text, plain, program,
@@ -303,6 +304,89 @@ fn slow_reader(backend: &[&str]) {
         "{long:?}"
     );
     relay.stop(Signal::Term);
+}
+
+/// An interface that a capture looks at is deleted and made anew: the capture goes on, and each frame is in it once.
+#[test]
+fn a_capture_outlives_its_interface() {
+    let Some((chain, mut relay, name, file)) = scene(&["--backend", "packet"]) else {
+        return;
+    };
+    let net = &chain.net;
+    let frames: Vec<Vec<u8>> = (0..40).map(|at| plain(100 + at, at as u32)).collect();
+    let capture = Capture::start(net, &name, &["-w", file.path()]);
+    let sent = |relay: &mut Relay, all: u64| {
+        relay.snapshot_when("all forwarded", |snapshot| {
+            snapshot.way("r0", "r1").tx_packets == all
+        });
+    };
+    send_raw(net, "client", "c0", &frames);
+    sent(&mut relay, 40);
+    for round in 2..4 {
+        net.sh("relay", "ip link delete r0");
+        relay.snapshot_when("seen r0 gone", |snapshot| {
+            snapshot.port("r0").state == "gone"
+        });
+        net.veth(("client", "c0"), ("relay", "r0"));
+        relay.snapshot_when("seen r0 up", |snapshot| snapshot.port("r0").state == "up");
+        send_raw(net, "client", "c0", &frames);
+        sent(&mut relay, 40 * round);
+    }
+    capture.interrupt();
+    let (status, _, said) = capture.result();
+    assert_eq!((status, figures(&said)), (0, [240, 240, 240, 0]), "{said}");
+    let rows = tshark(&file.0, &["frame.interface_name", "frame.len"]);
+    for port in ["r0", "r1"] {
+        let lengths = rows.iter().filter(|row| row[0] == port);
+        let lengths: Vec<usize> = lengths
+            .map(|row| row[1].parse().expect("a length"))
+            .collect();
+        assert_eq!(lengths, Vec::from_iter(100..140).repeat(3), "{port}");
+    }
+    relay.stop(Signal::Term);
+}
+
+/// Stamps are of the time at which frames passed, to the nanosecond, and in order.
+#[test]
+fn stamps_are_of_the_time() {
+    for backend in BACKENDS {
+        let Some((chain, relay, name, file)) = scene(backend) else {
+            return;
+        };
+        let net = &chain.net;
+        let now = || {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH);
+            since.expect("after 1970").as_nanos()
+        };
+        let capture = Capture::start(net, &name, &["-c", "100", "-w", file.path()]);
+        let begin = now();
+        for at in 0..5u32 {
+            let frames: Vec<Vec<u8>> = (0..10).map(|size| plain(100 + size, at)).collect();
+            send_raw(net, "client", "c0", &frames);
+        }
+        let (status, _, said) = capture.result();
+        let end = now();
+        assert_eq!(status, 0, "{said}");
+        let rows = tshark(&file.0, &["frame.time_epoch"]);
+        let stamps: Vec<u128> = rows
+            .iter()
+            .map(|row| {
+                let (seconds, fraction) = row[0].split_once('.').expect("a fraction");
+                assert_eq!(fraction.len(), 9, "{row:?}");
+                format!("{seconds}{fraction}").parse().expect("digits")
+            })
+            .collect();
+        assert_eq!(stamps.len(), 100);
+        assert!(stamps.is_sorted(), "{stamps:?}");
+        // The relay's clock and the system's are set against each other when the capture begins.
+        let slack = 1_000_000;
+        assert!(
+            begin < stamps[0] + slack && stamps[99] < end + slack,
+            "{begin} {stamps:?} {end}"
+        );
+        assert!(stamps.iter().any(|stamp| stamp % 1000 != 0), "{stamps:?}");
+        relay.stop(Signal::Term);
+    }
 }
 
 /// Both directions of a pair that the kernel carries, through the return of a port, until lanes carry it.

@@ -43,6 +43,79 @@ fn an_mtu_raised_while_running_is_used() {
     relay.stop(Signal::Term);
 }
 
+/// With every back end: what is too long for an interface since its MTU was lowered is counted, never sent.
+#[test]
+fn an_mtu_lowered_while_running_is_kept() {
+    const RUNS: &[&[&str]] = &[
+        &["--backend", "packet"],
+        #[cfg(feature = "xdp")]
+        &["--backend", "xdp"],
+        #[cfg(feature = "xdp")]
+        &["--rx", "xdp", "--tx", "packet"],
+        #[cfg(feature = "xdp")]
+        &["--rx", "packet", "--tx", "xdp"],
+        #[cfg(feature = "xdp")]
+        &["--backend", "kernel"],
+    ];
+    for run in RUNS {
+        let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+            return;
+        };
+        let net = &chain.net;
+        let mut relay = Relay::start(net, "relay", &[RUN, run].concat());
+        assert_eq!(arrives(net, &plain(1514, 1)), plain(1514, 1), "{run:?}");
+        let oversize = |snapshot: &crate::common::Snapshot| {
+            let way = snapshot.way("r0", "r1");
+            way.dropped.get("oversize").copied().unwrap_or_default()
+        };
+        net.sh("relay", "ip link set r1 mtu 1000");
+        relay.snapshot_when("seen the MTU", |snapshot| {
+            send_raw(net, "client", "c0", &[plain(1514, 2)]);
+            oversize(snapshot) > 0
+        });
+        let before = oversize(&relay.snapshot());
+        let frames = [1014, 1015, 60, 1514].map(|size| plain(size, 3));
+        let capture = Capture::start(net, "server", "s0", "");
+        send_raw(net, "client", "c0", &frames);
+        let passed = [frames[0].clone(), frames[2].clone()];
+        assert_eq!(capture.frames(2), passed, "{run:?}");
+        relay.snapshot_when("counted them", |snapshot| oversize(snapshot) == before + 2);
+        net.sh("relay", "ip link set r1 mtu 1500");
+        assert_eq!(arrives(net, &plain(1514, 4)), plain(1514, 4), "{run:?}");
+        relay.stop(Signal::Term);
+    }
+}
+
+/// A TAP gets its qdisc when it comes up: made anew, its pair is opened once, and not before it is up.
+#[test]
+fn an_interface_that_returns_is_opened_once() {
+    let Some(net) = Net::open(&["client", "relay", "server"]) else {
+        return;
+    };
+    net.veth(("client", "c0"), ("relay", "r0"));
+    let make = "ip tuntap add r1 mode tap; ip link set r1 addrgenmode none";
+    net.sh("relay", make);
+    net.sh("relay", "ip link set r1 up");
+    let mut relay = Relay::start(&net, "relay", RUN);
+    for round in 1..3 {
+        net.sh("relay", "ip link delete r1");
+        relay.snapshot_when("seen r1 gone", |snapshot| {
+            snapshot.port("r1").state == "gone"
+        });
+        net.sh("relay", make);
+        relay.snapshot_when("seen r1 back", |snapshot| {
+            snapshot.port("r1").state == "down"
+        });
+        let opened = || relay.said().matches("is open again").count();
+        assert_eq!(opened(), round - 1, "{}", relay.said());
+        net.sh("relay", "ip link set r1 up");
+        assert!(eventually(PATIENCE, || opened() == round));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert_eq!(opened(), round, "{}", relay.said());
+    }
+    relay.stop(Signal::Term);
+}
+
 /// `update` writes the address the port has, not the one it had.
 #[test]
 fn an_interface_that_returns_with_another_address_is_another_source() {

@@ -1,15 +1,16 @@
 //! Configuration files: read, checked, printed, read again; and what a service manager is told.
 
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
 use crate::common::{
-    Chain, Net, PATIENCE, Relay, Signal, attempt, eventually, mac, plain, program, receive_raw,
-    send_raw,
+    Chain, Net, PATIENCE, Peer, Relay, Signal, Worker, attempt, eventually, mac, plain, program,
+    receive_raw, send_raw,
 };
 use crate::control::{assert_crosses, tell};
 
@@ -101,6 +102,10 @@ fn a_file_is_run_and_read_again() {
         file.write(&format!("pair = ['r1,r0']\n{more}\nname = '{name}'\n"));
         let (status, _, said) = tell(net, &name, &["reload"]);
         assert_eq!(status, 0, "{said}");
+        if more.contains("delay") {
+            let times = chain.ping(3, "", Chain::SERVER);
+            assert!(times.iter().all(|ms| *ms >= 5.0), "{times:?}");
+        }
     }
     assert_crosses(net, 60..65);
     let last = relay.stop(Signal::Term);
@@ -165,6 +170,125 @@ fn ports_are_waited_for() {
     );
 }
 
+/// Other cores and another idle policy by a file that is read again, under a flood: every frame is counted, and shares stay shares.
+#[test]
+fn lanes_change_cores_under_a_flood() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let name = net.ns("relay");
+    let text =
+        |settings: &str| format!("pair = 'r0,r1'\ncoalesce = 'off'\nname = '{name}'\n{settings}\n");
+    let file = File::new(net, &text("cores = 0"));
+    let args = ["-c", file.path(), "--stats-interval", "0.05"];
+    let mut relay = Relay::start(net, "relay", &args);
+    let _sink = Peer::listen(net, "server", &format!("sink --address {}", Chain::SERVER));
+    let line = format!(
+        "flood --address {} --count 60000 --size 200 --flows 4 --pause 0.001",
+        Chain::SERVER
+    );
+    let load = Peer::listen(net, "client", &line);
+    for settings in [
+        "cores = 1",
+        "cores = '0-1'\nidle = 'sleep'",
+        "idle = 'spin'",
+        "cores = 0",
+    ] {
+        file.write(&text(settings));
+        let (status, _, said) = tell(net, &name, &["reload"]);
+        assert_eq!(status, 0, "{said}");
+        std::thread::sleep(Duration::from_millis(120));
+    }
+    load.result();
+    chain.settle();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
+    let mut workers = Vec::new();
+    loop {
+        let snapshot = relay.periodic_snapshot();
+        let is_share = |worker: &Worker| (0.0..=1.0).contains(&worker.idle);
+        assert!(snapshot.workers.iter().all(is_share), "{snapshot:?}");
+        workers.push(snapshot.workers.len());
+        if snapshot.time_s > now.as_secs_f64() {
+            break;
+        }
+    }
+    workers.dedup();
+    assert_eq!(workers, [1, 2, 1]);
+    let arrived = net.counters("relay", "r0").rx_packets;
+    let last = relay.stop(Signal::Term);
+    let (way, port) = (last.way("r0", "r1"), last.port("r0"));
+    assert_eq!(port.rx_packets + port.kernel_drops, arrived, "{port:?}");
+    let received = net.counters("server", "s0").rx_packets;
+    assert_eq!(way.tx_packets, received, "{way:?}");
+}
+
+/// What cannot be started is told in the form that was asked for.
+#[test]
+fn a_failed_start_is_told_as_json_too() {
+    let Some(net) = Net::open(&["relay"]) else {
+        return;
+    };
+    let file = File::new(&net, "pair = 'nope,nope2'\nlog-format = 'json'\n");
+    let by_option: &[&str] = &["--pair", "nope,nope2", "--log-format", "json"];
+    for args in [by_option, &["-c", file.path()]] {
+        let output = attempt(&net, "relay", &[], &[&["run"], args].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        let messages: Vec<Value> = said
+            .lines()
+            .map(|line| {
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+            })
+            .collect();
+        for name in ["nope:", "nope2:"] {
+            let told = |message: &Value| {
+                let text = message["message"].as_str();
+                message["level"] == "ERROR" && text.is_some_and(|text| text.contains(name))
+            };
+            assert!(messages.iter().any(told), "{name} in {said}");
+        }
+    }
+}
+
+/// The unit is one that systemd understands in every line, and gives little away.
+#[test]
+fn systemd_takes_the_unit() {
+    let Some(net) = Net::open(&["relay"]) else {
+        return;
+    };
+    let unit = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../docs/systemd/l2relay@.service"
+    );
+    let text = std::fs::read_to_string(unit).expect("it is there");
+    let text = text.replace("/usr/local/bin/l2relay", &program());
+    let directory = net.file("unit");
+    std::fs::create_dir_all(&directory).expect("it can be made");
+    let path = directory.join("l2relay@.service");
+    std::fs::write(&path, text).expect("it can be written");
+    let check = |args: &[&str]| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(args).arg(&path).output()
+    };
+    let verified = check(&["verify", "--man=no"]);
+    let secure = check(&["security", "--offline=true", "--threshold=30"]);
+    std::fs::remove_dir_all(&directory).expect("it is there");
+    let (Ok(verified), Ok(secure)) = (verified, secure) else {
+        let _ = writeln!(std::io::stderr(), "not checked: install systemd");
+        return;
+    };
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && said.is_empty(), "{said}");
+    assert!(
+        secure.status.success(),
+        "{}",
+        String::from_utf8_lossy(&secure.stdout)
+    );
+}
+
 /// What systemd is told, and messages as JSON.
 #[test]
 fn a_service_manager_is_kept_informed() {
@@ -186,9 +310,11 @@ fn a_service_manager_is_kept_informed() {
                 .any(|line| line == wanted)
         })
     };
+    let name = net.ns("relay");
+    let file = File::new(net, &format!("pair = 'r0,r1'\nname = '{name}'\n"));
     let mut command = net.command("relay", program());
     let relay = command
-        .args(["run", "--pair", "r0,r1", "--log-format", "json"])
+        .args(["run", "-c", file.path(), "--log-format", "json"])
         .env("NOTIFY_SOCKET", &path)
         .env("WATCHDOG_USEC", "200000")
         .stdout(Stdio::null())
@@ -197,10 +323,19 @@ fn a_service_manager_is_kept_informed() {
         .expect("it starts");
     assert!(heard("READY=1"));
     assert!(heard("WATCHDOG=1") && heard("WATCHDOG=1"));
+    let pid = relay.id().to_string();
+    // Each time that it reads its settings again, whoever asks for it: from when, by the clock that the manager has.
+    let hung_up = || Command::new("kill").args(["-s", "HUP", &pid]).status();
+    for by_signal in [true, false] {
+        match by_signal {
+            true => assert!(hung_up().expect("kill runs").success()),
+            false => assert_eq!(tell(net, &name, &["reload"]).0, 0),
+        }
+        assert!(heard("RELOADING=1") && heard("READY=1"), "{by_signal}");
+    }
     net.sh("relay", "ip link set r1 down");
     std::thread::sleep(Duration::from_millis(300));
-    let pid = relay.id().to_string();
-    let killed = std::process::Command::new("kill").arg(&pid).status();
+    let killed = Command::new("kill").arg(&pid).status();
     assert!(killed.expect("kill runs").success());
     assert!(heard("STOPPING=1"));
     std::fs::remove_file(&path).expect("it is there");

@@ -392,14 +392,25 @@ fn statistics_under_load_stay_exact() {
 /// Requests and answers are what the schema says, and nothing more; it does reject others.
 #[test]
 fn answers_are_what_the_schema_says() {
-    let Some((_chain, relay, name)) = named_relay() else {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
         return;
     };
+    let name = chain.net.ns("relay");
+    let link = ["--name", &name, "--link", "r0>r1 delay 1ms"];
+    let relay = Relay::start(&chain.net, "relay", &[RUN, &link].concat());
+    assert_crosses(&chain.net, 60..65);
+    let lane = ask(&name, r#"{"v":1,"cmd":"stats"}"#)["stats"]["lanes"][0].take();
+    assert_eq!(lane["link"]["lateness"]["count"], 5, "{lane}");
     let requests = [
         r#"{"v":1,"cmd":"info"}"#,
         r#"{"v":1,"cmd":"health"}"#,
         r#"{"v":1,"cmd":"stats"}"#,
+        r#"{"v":1,"cmd":"set","link":["r0>r1 rate 5mbit delay 2ms","r1>r0 delay 1ms"]}"#,
         r#"{"v":1,"cmd":"stats","reset":true}"#,
+        r#"{"v":1,"cmd":"capture","port":"r0","before":true,"count":1,"snaplen":64,"buffer_bytes":65536,"filter":[[6,0,0,64]],"expression":"all"}"#,
+        // The program does not end.
+        r#"{"v":1,"cmd":"capture","filter":[[0,0,0,1]]}"#,
+        r#"{"v":1,"cmd":"capture","lane":"r0>nope"}"#,
         r#"{"v":1,"cmd":"set","idle":"sleep","down":["r0,r1"]}"#,
         r#"{"v":1,"cmd":"info"}"#,
         r#"{"v":1,"cmd":"set","add":["r0,nope"]}"#,
@@ -413,10 +424,18 @@ fn answers_are_what_the_schema_says() {
         lines.push(json!({"is": "request", "value": value, "fits": true}));
         lines.push(json!({"is": "response", "value": ask(&name, request), "fits": true}));
     }
+    let refused = |line: &&Value| line["value"]["error"]["code"] == "refused";
+    let started = |line: &&Value| line["value"]["capture"]["ports"] == json!(["r0"]);
+    assert_eq!(lines.iter().filter(started).count(), 1, "{lines:?}");
+    assert!(lines.iter().filter(refused).count() >= 2, "{lines:?}");
     relay.end();
     for (is, value) in [
         ("request", json!({"v": 1, "cmd": "fly"})),
         ("request", json!({"v": 2, "cmd": "info"})),
+        (
+            "request",
+            json!({"v": 1, "cmd": "capture", "filter": [[6, 0, 0]]}),
+        ),
         ("response", json!({"v": 1, "info": {}})),
         ("response", json!({"v": 1, "done": ["x"], "more": 1})),
     ] {

@@ -179,6 +179,143 @@ fn a_rate_holds_with_the_hosts_own_offloads() {
     assert_eq!(net.counters("server", "s0").rx_packets, way.tx_packets);
 }
 
+/// Datagrams that sockets hand over as super-frames (UDP_SEGMENT), of IPv4 and IPv6: each packet is lost, counted and
+/// delivered for itself, and comes with its checksum right.
+#[test]
+fn super_frames_are_packets_to_a_link() {
+    let words = "r0>r1 rate 200mbit limit 100000p delay 2ms loss pattern 0001 seed 1";
+    for (client, server) in [(Chain::CLIENT, Chain::SERVER), ("fd09::1", "fd09::2")] {
+        let Some((chain, mut relay, _)) = linked(&["--link", words]) else {
+            return;
+        };
+        let net = &chain.net;
+        let is_v6 = server.contains(':');
+        if is_v6 {
+            for (space, interface, address) in [("client", "c0", client), ("server", "s0", server)]
+            {
+                net.sh(
+                    space,
+                    &format!(
+                        "ip link set {interface} addrgenmode none && \
+                         sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=0 && \
+                         ip -6 address add {address}/64 dev {interface} nodad"
+                    ),
+                );
+            }
+            net.sh(
+                "client",
+                &format!(
+                    "ip neigh replace {server} lladdr {} dev c0",
+                    crate::common::mac_text("s0")
+                ),
+            );
+        }
+        let line = format!("udp-receive --no-acks --address {server} --count 1500");
+        let receive = Peer::listen(net, "server", &line);
+        let line = format!(
+            "udp-send --no-acks --gso --flows 4 --segments 20 --large 1000 --count 2000 --seed 3 --address {server}"
+        );
+        let sent = Peer::start(net, "client", &line).result();
+        assert!(sent["supers"].as_u64() > Some(20), "{sent}");
+        let snapshot = relay.snapshot_when("let go of all it held", |snapshot| {
+            let way = snapshot.way("r0", "r1");
+            way.rx_packets >= 2000 && way.held == 0
+        });
+        let way = snapshot.way("r0", "r1");
+        let lost = way.dropped.get("lost").copied().unwrap_or(0);
+        // Every fourth packet, whatever it came in.
+        assert_eq!((lost, way.lost()), (way.rx_packets / 4, lost), "{way:?}");
+        let client = net.counters("client", "c0");
+        assert!(client.tx_packets < 1500, "super-frames came: {client:?}");
+        // One by one, and with checksums that the receiving kernel finds right.
+        assert_eq!(net.counters("server", "s0").rx_packets, way.tx_packets);
+        let received = receive.result();
+        let count = received["received"].as_u64().expect("a count");
+        assert!(count.abs_diff(1500) <= 8, "{received} {way:?}");
+        assert_eq!(
+            (&received["corrupt"], &received["doubled"]),
+            (&0.into(), &0.into())
+        );
+        relay.stop(Signal::Term);
+    }
+}
+
+/// AF_XDP does not tell when a frame came: a link on a pair that was given to it by name works, and the relay says what that means.
+#[test]
+fn a_link_over_af_xdp_is_told() {
+    for (options, told) in [
+        (&["--backend", "xdp"][..], true),
+        (&["--rx", "xdp", "--tx", "packet"], true),
+        (&["--rx", "packet", "--tx", "xdp"], false),
+        (&[], false),
+    ] {
+        let link = ["--link", "r0>r1 delay 20ms"];
+        let Some((chain, relay, _)) = linked(&[&link, options].concat()) else {
+            return;
+        };
+        let said = relay.said();
+        assert_eq!(
+            said.contains("--rx packet counts from its arrival"),
+            told,
+            "{said}"
+        );
+        let least = chain
+            .ping(4, "", Chain::SERVER)
+            .into_iter()
+            .fold(f64::INFINITY, f64::min);
+        assert!((20.0..40.0).contains(&least), "{options:?}: {least} ms");
+        let way = relay.stop(Signal::Term).way("r0", "r1");
+        assert_eq!((way.rx_packets, way.tx_packets), (4, 4), "{way:?}");
+    }
+}
+
+/// A hairpin's link is `e>e`.
+#[test]
+fn a_hairpin_has_a_link() {
+    let Some(net) = crate::common::Net::open(&["host", "relay"]) else {
+        return;
+    };
+    net.veth(("host", "h0"), ("relay", "r0"));
+    let options = ["--hairpin", "r0", "--link", "r0>r0 delay 300ms"];
+    let relay = Relay::start(&net, "relay", &options);
+    let capture = Capture::start(&net, "host", "h0", "");
+    let start = Instant::now();
+    send_raw(&net, "host", "h0", &frames(0..5));
+    assert_eq!(capture.frames(5), frames(0..5));
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    let way = relay.stop(Signal::Term).way("r0", "r0");
+    assert_eq!((way.rx_packets, way.tx_packets), (5, 5), "{way:?}");
+}
+
+/// One seed for all links that have none of their own: the same losses in every run, and others in each direction.
+#[test]
+fn one_seed_for_all_links() {
+    let lost = |seed: &str| {
+        let options = [
+            "--seed",
+            seed,
+            "--link",
+            "r0>r1 loss 30%",
+            "--link",
+            "r1>r0 loss 30% seed 8",
+        ];
+        let (chain, relay, name) = linked(&options)?;
+        let lanes = ask(&name, r#"{"v":1,"cmd":"stats"}"#)["stats"]["lanes"].take();
+        let seeds = [0, 1].map(|lane: usize| lanes[lane]["link"]["seed"].to_string());
+        assert_eq!(seeds, [seed, "8"]);
+        let capture = Capture::start(&chain.net, "server", "s0", "");
+        send_raw(&chain.net, "client", "c0", &frames(0..100));
+        chain.settle();
+        let way = relay.stop(Signal::Term).way("r0", "r1");
+        assert_eq!(way.rx_packets, 100, "{way:?}");
+        Some(capture.frames(way.tx_packets as usize))
+    };
+    let Some(first) = lost("5") else { return };
+    assert!((40..=90).contains(&first.len()), "{}", first.len());
+    assert_eq!(lost("5"), Some(first.clone()));
+    assert_ne!(lost("6"), Some(first));
+}
+
 /// The interface goes while frames are on their way to it: each of them is counted, and its successor carries on.
 #[test]
 fn an_interface_lost_with_frames_held() {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{Capture, Chain, Peer, Relay, Signal, plain, send_raw};
+use crate::control::{assert_crosses, tell};
 
 /// Clock ticks of CPU time, all threads, user and kernel.
 fn ticks(pid: u32) -> u64 {
@@ -18,6 +19,18 @@ fn ticks(pid: u32) -> u64 {
         .iter()
         .map(|field| field.parse::<u64>().expect("a number"))
         .sum()
+}
+
+/// How often its threads have slept.
+fn sleeps(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let of_task = |task: std::fs::DirEntry| -> u64 {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.map_or(0, |count| count.trim().parse().expect("a number"))
+    };
+    tasks.flatten().map(of_task).sum()
 }
 
 /// CPU ticks of one idle second, of about 100.
@@ -65,6 +78,40 @@ fn sleep_costs_next_to_nothing_when_idle() {
     };
     let used = idle_second(&chain, "sleep");
     assert!(used <= 4, "{used} ticks of an idle second");
+}
+
+/// A port that is down or gone, or a pair that is closed by order, is nothing to look for again and again.
+#[test]
+fn it_sleeps_also_when_a_pair_can_carry_nothing() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let name = net.ns("relay");
+    let relay = Relay::start(net, "relay", &["--pair", "r0,r1", "--name", &name]);
+    let assert_sleeps = |state: &str| {
+        std::thread::sleep(Duration::from_millis(300));
+        let before = (ticks(relay.pid()), sleeps(relay.pid()));
+        std::thread::sleep(Duration::from_secs(1));
+        let used = ticks(relay.pid()) - before.0;
+        let slept = sleeps(relay.pid()) - before.1;
+        assert!(
+            used <= 4 && slept <= 50,
+            "{state}: {used} ticks of an idle second, woken {slept} times"
+        );
+    };
+    assert_eq!(tell(net, &name, &["set", "--down", "r0,r1"]).0, 0);
+    assert_sleeps("closed by order");
+    assert_eq!(tell(net, &name, &["set", "--up", "r0,r1"]).0, 0);
+    assert_crosses(net, 60..63);
+    net.sh("relay", "ip link set r1 down");
+    assert_sleeps("r1 down");
+    net.sh("relay", "ip link delete r1");
+    assert_sleeps("r1 gone");
+    net.veth(("server", "s0"), ("relay", "r1"));
+    assert!(relay.says("is open again"));
+    assert_crosses(net, 60..63);
+    relay.stop(Signal::Term);
 }
 
 /// The control: the measurement does see a relay that spins.

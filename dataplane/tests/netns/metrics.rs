@@ -234,9 +234,100 @@ fn every_way_to_read_it_says_the_same() {
     );
 }
 
-/// What Prometheus' own tool says of names, types and units; where it is not installed, the test says so.
+/// What the rules of `promtool check metrics` say against an exposition (client_golang, prometheus/testutil/promlint), for those that
+/// concern these metrics.
+fn lint(text: &str) -> Vec<String> {
+    const NOT_BASE: &[&str] = &[
+        "milliseconds",
+        "microseconds",
+        "nanoseconds",
+        "ms",
+        "us",
+        "ns",
+        "sec",
+        "minutes",
+        "hours",
+        "bits",
+        "kilobytes",
+        "megabytes",
+        "kb",
+        "mb",
+        "percent",
+        "percentage",
+    ];
+    let mut mistakes = Vec::new();
+    let mut families: BTreeMap<&str, (Option<&str>, &str)> = BTreeMap::new();
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match [words.next(), words.next(), words.next(), words.next()] {
+            [Some("#"), Some("HELP"), Some(name), Some(help)] if !help.is_empty() => {
+                let known = families.insert(name, (Some(help), ""));
+                mistakes.extend(known.map(|_| format!("{name}: twice")));
+            }
+            [Some("#"), Some("TYPE"), Some(name), Some(kind)] => match families.get_mut(name) {
+                Some(family) => family.1 = kind,
+                None => mistakes.push(format!("{name}: no help text")),
+            },
+            _ => {}
+        }
+    }
+    for (name, (_, kind)) in families {
+        let words: Vec<&str> = name.split('_').collect();
+        let mut wrong = |what: &str| mistakes.push(format!("{name}: {what}"));
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if !name.starts_with("l2relay_") || !name.chars().all(is_name) {
+            wrong("not snake_case with the program's name before");
+        }
+        if (kind == "counter") != (words.last() == Some(&"total")) {
+            wrong("counters end in _total, and nothing else does");
+        }
+        if words.iter().any(|word| NOT_BASE.contains(word)) {
+            wrong("not a base unit");
+        }
+        if ["gauge", "counter", "histogram", "summary"]
+            .iter()
+            .any(|kind| words.contains(kind))
+        {
+            wrong("the type in the name");
+        }
+        let ends = ["_count", "_sum", "_bucket"];
+        if kind != "histogram" && ends.iter().any(|end| name.ends_with(end)) {
+            wrong("named like a part of a histogram");
+        }
+        for part in ends.iter().filter(|_| kind == "histogram") {
+            if !text.contains(&format!("\n{name}{part}{{")) {
+                wrong(&format!("no {part}"));
+            }
+        }
+    }
+    mistakes
+}
+
+/// The lint itself does find what is wrong.
 #[test]
-fn promtool_finds_nothing_wrong() {
+fn the_lint_of_metrics_finds_mistakes() {
+    let bad = "# HELP l2relay_x_total X.\n# TYPE l2relay_x_total gauge\nl2relay_x_total 1\n\
+               # HELP l2relay_time_ms X.\n# TYPE l2relay_time_ms gauge\nl2relay_time_ms 1\n\
+               # TYPE l2relay_y gauge\nl2relay_y 1\n\
+               # HELP l2relay_h X.\n# TYPE l2relay_h histogram\nl2relay_h_bucket{le=\"+Inf\"} 1\nl2relay_h_count{} 1\n";
+    let found = lint(bad);
+    for mistake in [
+        "l2relay_x_total: counters",
+        "l2relay_time_ms: not a base",
+        "l2relay_y: no help",
+        "l2relay_h: no _sum",
+    ] {
+        assert!(
+            found.iter().any(|one| one.starts_with(mistake)),
+            "{mistake} in {found:?}"
+        );
+    }
+    assert_eq!(found.len(), 4, "{found:?}");
+}
+
+/// Names, types and units are by Prometheus' conventions; its own tool says so too, where it is installed.
+#[test]
+fn names_and_units_are_by_convention() {
     let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
         return;
     };
@@ -281,6 +372,8 @@ fn promtool_finds_nothing_wrong() {
             &json!("text/plain; version=0.0.4; charset=utf-8")
         )
     );
+    let text = got[0][2].as_str().expect("a body");
+    assert_eq!(lint(text), Vec::<String>::new(), "{text}");
     let started = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -290,20 +383,44 @@ fn promtool_finds_nothing_wrong() {
     let Ok(mut promtool) = started else {
         let _ = writeln!(
             std::io::stderr(),
-            "not checked with promtool: install prometheus (Debian)"
+            "not checked with promtool as well: install prometheus (Debian)"
         );
         return;
     };
     let mut stdin = promtool.stdin.take().expect("stdin is piped");
-    stdin
-        .write_all(got[0][2].as_str().expect("a body").as_bytes())
-        .expect("it reads");
+    stdin.write_all(text.as_bytes()).expect("it reads");
     drop(stdin);
     let output = promtool.wait_with_output().expect("it ends");
     assert!(
         output.status.success() && output.stderr.is_empty(),
         "{output:?}"
     );
+}
+
+/// Probes are answered while the ports are waited for: it lives and is not ready.
+#[test]
+fn health_is_told_before_the_ports_are_there() {
+    let Some(net) = Net::open(&["client", "relay", "server"]) else {
+        return;
+    };
+    net.veth(("client", "c0"), ("relay", "r0"));
+    let args = ["--pair", "r0,r1", "--wait-ports", "30", "--metrics", "9922"];
+    let mut relay = Relay::launch(&net, "relay", &[], &args);
+    assert!(relay.says("waiting for r1"));
+    let got = http(&net, 9922, "get /healthz /readyz /metrics /snapshot.json /");
+    let status = |at: usize| got[at][0].clone();
+    assert_eq!(
+        (0..5).map(status).collect::<Vec<_>>(),
+        [200, 503, 503, 503, 200]
+    );
+    let why = got[1][2].as_str().expect("a body");
+    assert!(why.contains("waits for its ports"), "{why}");
+    net.veth(("server", "s0"), ("relay", "r1"));
+    relay.wait_ready();
+    assert_eq!(port(&relay), 9922);
+    let got = http(&net, 9922, "get /readyz /metrics");
+    assert_eq!((&got[0][0], &got[1][0]), (&json!(200), &json!(200)));
+    relay.stop(Signal::Term);
 }
 
 #[test]

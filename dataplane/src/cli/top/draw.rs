@@ -173,7 +173,7 @@ impl Top {
     fn render_lanes(&self, area: Rect, buffer: &mut Buffer) {
         let lanes = self.lanes();
         let width = lanes.iter().map(|lane| lane.name.chars().count()).max();
-        let columns = [name_width(width), 9, 9, 9, 9, 6].map(Constraint::Length);
+        let columns = [name_width(width), 9, 9, 9, 6, 4, 5].map(Constraint::Length);
         let columns: Vec<Constraint> = columns.into_iter().chain([Constraint::Fill(1)]).collect();
         let row = |lane: &&LaneSnapshot| {
             let lost_pps = self.newest(&lane.name).lost_pps;
@@ -187,12 +187,15 @@ impl Top {
                 Line::styled(lane.name.clone(), name),
                 right(si(lane.rates.rx_pps)),
                 right(si(lane.rates.tx_pps)),
-                right(si(lane.rates.tx_bps)),
                 Line::styled(si(lost_pps), losing).right_aligned(),
                 right(lane.held.to_string()),
+                right(pool_share(lane)),
+                right(lane.tx_room.to_string()),
             ])
         };
-        let head = ["lane", "in pps", "out pps", "out bit/s", "lost/s", "held"];
+        let head = [
+            "lane", "in pps", "out pps", "lost/s", "held", "pool", "room",
+        ];
         let head = head.into_iter().enumerate().map(|(at, text)| match at {
             0 => Line::raw(text),
             _ => right(text.into()),
@@ -237,10 +240,11 @@ impl Top {
 
     fn render_losses(&self, area: Rect, buffer: &mut Buffer) {
         let losing = self.losing();
+        let mut lines = Vec::new();
         if losing.is_empty() && self.now.is_some() {
-            return Line::styled("nothing lost", DIM).render(area, buffer);
+            lines.push(Line::styled("nothing lost", DIM));
         }
-        for (y, lane) in area.rows().zip(losing) {
+        for lane in losing {
             let mut text = format!("{} lost {}:", lane.name, lost(lane));
             for (reason, count) in &lane.dropped {
                 text += &format!(" {reason} {count}");
@@ -253,8 +257,30 @@ impl Top {
             } else {
                 Style::new()
             };
-            Line::styled(text, style).render(y, buffer);
+            lines.push(Line::styled(text, style));
         }
+        for (lane, link) in self.links() {
+            let us = |ns: u64| ns as f64 / 1e3;
+            let late = &link.lateness;
+            lines.push(Line::raw(format!(
+                "link {} late by {:.1} us (half), {:.1} us (99 %), {:.1} us (most)",
+                lane.name,
+                us(late.p50_ns),
+                us(late.p99_ns),
+                us(late.max_ns)
+            )));
+        }
+        for (y, line) in area.rows().zip(lines) {
+            line.render(y, buffer);
+        }
+    }
+}
+
+/// How much of a lane's pool is in use; a lane of the kernel has none.
+fn pool_share(lane: &LaneSnapshot) -> String {
+    match lane.pool_size {
+        0 => "-".into(),
+        size => format!("{}%", lane.pool_used * 100 / size),
     }
 }
 
@@ -322,7 +348,12 @@ mod tests {
                 dropped,
                 ..Tally::default()
             };
-            LaneSnapshot::new(format!("{rx}>{tx}"), rx, tx, tally, Levels::default())
+            let levels = Levels {
+                pool_used: 30,
+                pool_size: 40,
+                tx_room: 57,
+            };
+            LaneSnapshot::new(format!("{rx}>{tx}"), rx, tx, tally, levels)
         };
         let state = |at| {
             if at == 1 {
@@ -378,9 +409,9 @@ mod tests {
             "p0       up      1.000 k 800.000 k   2.000 k   1.600 M         0            0",
             "p1       down    2.000 k   1.600 M   1.000 k 800.000 k       500            0",
             "",
-            "lane        in pps   out pps out bit/s    lost/s   held in pps, each 1 s",
-            "p0>p1      1.000 k   1.000 k 800.000 k         0      0                      ███",
-            "p1>p0      2.000 k   2.000 k   1.600 M         0      0                      ███",
+            "lane        in pps   out pps    lost/s   held pool  room in pps, each 1 s",
+            "p0>p1      1.000 k   1.000 k         0      0  75%    57                     ███",
+            "p1>p0      2.000 k   2.000 k         0      0  75%    57                     ███",
             "worker 0 idle 75.0 %",
             "p0>p1 lost 500: tx_full 500",
         ];
@@ -390,6 +421,23 @@ mod tests {
             shown[23],
             "q quit  space pause  s sort: pairs  r plots anew"
         );
+    }
+
+    #[test]
+    fn a_link_says_how_late_it_is() {
+        let mut top = Top::new("p0-p1", Duration::from_secs(1), true);
+        let News::Snapshot(mut news) = snapshot(1, 1, 0) else {
+            panic!("a snapshot")
+        };
+        let link = crate::stage::link::Link::new(Default::default(), "a>b");
+        let mut link = link.handle().snapshot();
+        (link.lateness.p50_ns, link.lateness.p99_ns) = (12_300, 45_600);
+        link.lateness.max_ns = 78_900;
+        news.lanes[0].link = Some(link);
+        top.update(News::Snapshot(news));
+        let shown = screen(&mut top, 80, 24);
+        let wanted = "link p0>p1 late by 12.3 us (half), 45.6 us (99 %), 78.9 us (most)";
+        assert_eq!(shown[9..11], ["nothing lost", wanted], "{shown:#?}");
     }
 
     #[test]

@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use crate::snapshot::{LaneSnapshot, Snapshot};
+use crate::{
+    snapshot::{LaneSnapshot, Snapshot},
+    stage::link::LinkSnapshot,
+};
 
 /// Points of a plot that are kept: wider than any terminal.
 const POINTS: usize = 512;
@@ -194,22 +197,23 @@ impl Top {
         u16::try_from(lines).unwrap_or(u16::MAX)
     }
 
-    /// Lines for ports, lanes, and what was lost, in the height there is.
+    /// Lines for ports, lanes, and what was lost or late, in the height there is.
     pub(super) fn room(&self) -> (usize, usize, usize) {
         let Some(now) = &self.now else {
             return (0, 0, 0);
         };
         let lines = usize::from(self.height).saturating_sub(FRAME);
-        let all = (now.ports.len(), now.lanes.len(), self.losing().len().max(1));
+        let told = self.losing().len().max(1) + self.links().count();
+        let all = (now.ports.len(), now.lanes.len(), told);
         if all.0 + all.1 + all.2 <= lines {
             return all;
         }
         // Lanes matter most; losses more than ports.
-        let losses = self.losing().len().clamp(1, (lines / 4).max(1));
+        let losses = told.clamp(1, (lines / 4).max(1));
         let ports = now.ports.len().min((lines / 3).max(1));
         let lanes = lines.saturating_sub(losses + ports).min(now.lanes.len());
         let left = lines.saturating_sub(ports + lanes);
-        (ports, lanes, left.min(self.losing().len().max(1)))
+        (ports, lanes, left.min(told))
     }
 
     /// The lanes in their order.
@@ -235,6 +239,12 @@ impl Top {
         let rate = |lane: &LaneSnapshot| self.newest(&lane.name).lost_pps;
         losing.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
         losing
+    }
+
+    /// The lanes with an emulated link, and what it says.
+    pub(super) fn links(&self) -> impl Iterator<Item = (&LaneSnapshot, &LinkSnapshot)> {
+        let lanes = self.now.iter().flat_map(|now| &now.lanes);
+        lanes.filter_map(|lane| Some((lane, lane.link.as_ref()?)))
     }
 
     pub(super) fn newest(&self, lane: &str) -> Point {

@@ -7,11 +7,11 @@
 use crate::memory::Offload;
 
 /// Bytes of a cell.
-const CELL: usize = 256;
+pub(super) const CELL: usize = 256;
 /// Cells of a chunk: 1 MiB.
 const CHUNK: usize = 4096;
 /// What a cell costs: its bytes, its link, and the place of a packet in a queue (every packet has a cell of its own).
-const COST: usize = CELL + size_of::<u32>() + 64;
+pub(super) const COST: usize = CELL + size_of::<u32>() + 64;
 const NONE: u32 = u32::MAX;
 
 /// Memory for packets.
@@ -34,8 +34,6 @@ pub(super) struct Packet {
     len: u32,
     /// What is left to do for the checksum.
     pub(super) offload: Offload,
-    /// When it was received.
-    pub(super) arrival_ns: u64,
 }
 
 impl Packet {
@@ -64,12 +62,7 @@ impl Arena {
     }
 
     /// Copies a packet in. `None` if there is no room.
-    pub(super) fn push(
-        &mut self,
-        bytes: &[u8],
-        offload: Offload,
-        arrival_ns: u64,
-    ) -> Option<Packet> {
+    pub(super) fn push(&mut self, bytes: &[u8], offload: Offload) -> Option<Packet> {
         let count = bytes.len().div_ceil(CELL).max(1);
         if self.used + count > self.limit {
             return None;
@@ -90,7 +83,6 @@ impl Arena {
             first,
             len: bytes.len() as u32,
             offload,
-            arrival_ns,
         })
     }
 
@@ -141,7 +133,7 @@ impl Arena {
         self.packets
     }
 
-    /// Bytes used, bookkeeping included.
+    /// Bytes that what is held takes, bookkeeping included.
     pub(super) fn bytes(&self) -> u64 {
         (self.used * COST) as u64
     }
@@ -204,7 +196,7 @@ mod tests {
             for (len, byte, gone) in steps {
                 let bytes: Vec<u8> = (0..len).map(|at| byte.wrapping_add(at as u8)).collect();
                 let used: usize = held.iter().map(|(_, bytes)| bytes.len().div_ceil(CELL).max(1)).sum();
-                match arena.push(&bytes, Offload::default(), 7) {
+                match arena.push(&bytes, Offload::default()) {
                     Some(packet) => held.push((packet, bytes)),
                     None => prop_assert!(used + len.div_ceil(CELL).max(1) > 60),
                 }

@@ -61,7 +61,8 @@ impl Bottleneck {
         }
     }
 
-    /// Other settings from `now_ns` on. What waits stays; a frame being sent begins anew if rate and trace change places.
+    /// Other settings from `now_ns` on. What waits stays; a frame being sent begins anew if rate and trace change places. A
+    /// trace that stays the same goes on where it is.
     pub(super) fn set(
         &mut self,
         server: Option<Server>,
@@ -71,6 +72,9 @@ impl Bottleneck {
         cx: &mut Context,
     ) {
         self.queue.set(queue, default_limit(&server));
+        if matches!(server, Some(Server::Trace { .. })) && self.server == server {
+            return;
+        }
         let paced = |server: &Option<Server>| matches!(server, Some(Server::Rate(_)));
         let same = paced(&self.server) && paced(&server);
         (self.server, self.rate, self.start_ns) = (server, rate, now_ns);
@@ -201,35 +205,43 @@ impl Bottleneck {
             size: self.sending.as_ref().map(|sending| sending.size),
             wait_ns: time(self.queue.bytes()).saturating_add(rest),
             frame_ns: time(FRAME),
+            full_ns: time(full_size(&self.server)),
         }
     }
 
     /// Bytes of a frame, as the rate counts them.
     fn size(&self, packet: &Packet, cx: &Context) -> u64 {
-        let (count, overhead, cell) = match &self.server {
-            Some(Server::Rate(rate)) => (rate.count, rate.overhead, rate.cell),
-            Some(Server::Trace { count, .. }) => (*count, 0, None),
-            None => (Count::L2, 0, None),
-        };
-        let len = packet.len() as u64;
-        let counted = match count {
-            Count::L2 => len,
-            Count::L3 => {
-                let header = ethernet::walk(cx.arena.head(packet)).map_or(0, |walk| walk.offset);
-                len - header as u64
-            }
-            // At least 64 with the check sequence; then preamble, start and gap.
-            Count::Wire => len.max(60) + 4 + 20,
-        };
-        let counted = counted.saturating_add_signed(overhead.into()).max(1);
-        match cell {
-            // ATM: 48 of 53 bytes are payload; so in proportion for others.
-            Some(cell) => {
-                let payload = u64::from(cell.saturating_sub(5)).max(1);
-                counted.div_ceil(payload) * u64::from(cell)
-            }
-            None => counted,
+        let header = || ethernet::walk(cx.arena.head(packet)).map_or(0, |walk| walk.offset as u64);
+        counted(&self.server, packet.len() as u64, header)
+    }
+}
+
+/// Bytes of a frame of [`FRAME`] bytes, as the rate counts them.
+pub(super) fn full_size(server: &Option<Server>) -> u64 {
+    counted(server, FRAME, || 14)
+}
+
+/// Bytes of a frame of that length, as the rate counts them. `header`: where the packet begins in it.
+fn counted(server: &Option<Server>, len: u64, header: impl FnOnce() -> u64) -> u64 {
+    let (count, overhead, cell) = match server {
+        Some(Server::Rate(rate)) => (rate.count, rate.overhead, rate.cell),
+        Some(Server::Trace { count, .. }) => (*count, 0, None),
+        None => (Count::L2, 0, None),
+    };
+    let counted = match count {
+        Count::L2 => len,
+        Count::L3 => len - header(),
+        // At least 64 with the check sequence; then preamble, start and gap.
+        Count::Wire => len.max(60) + 4 + 20,
+    };
+    let counted = counted.saturating_add_signed(overhead.into()).max(1);
+    match cell {
+        // ATM: 48 of 53 bytes are payload; so in proportion for others.
+        Some(cell) => {
+            let payload = u64::from(cell.saturating_sub(5)).max(1);
+            counted.div_ceil(payload) * u64::from(cell)
         }
+        None => counted,
     }
 }
 

@@ -109,7 +109,7 @@ pub struct LinkSnapshot {
     pub queue_packets: u64,
     /// Their bytes, as the rate counts them.
     pub queue_bytes: u64,
-    /// Memory used, bookkeeping included.
+    /// Memory that frames held take, bookkeeping included.
     pub memory_bytes: u64,
     /// How late packets left.
     pub lateness: LatenessSnapshot,
@@ -214,7 +214,7 @@ impl Link {
                 match segments.write(index, &mut self.scratch) {
                     Some(len) => {
                         let segment = &self.scratch[..len];
-                        match cx.arena.push(segment, Offload::default(), at_ns) {
+                        match cx.arena.push(segment, Offload::default()) {
                             Some(packet) => path.offer(packet, at_ns, &mut cx),
                             None => cx.tally.dropped[Reason::LinkMemory as usize] += 1,
                         }
@@ -223,7 +223,7 @@ impl Link {
                 }
             }
         } else {
-            match cx.arena.push(bytes, meta.offload, at_ns) {
+            match cx.arena.push(bytes, meta.offload) {
                 Some(packet) => path.offer(packet, at_ns, &mut cx),
                 None => cx.tally.dropped[Reason::LinkMemory as usize] += 1,
             }
@@ -250,7 +250,8 @@ impl Link {
             };
             self.arena.read(&packet, turn.pool.bytes_mut(&frame));
             let meta = turn.pool.meta_mut(&frame);
-            (meta.offload, meta.arrival_ns) = (packet.offload, packet.arrival_ns);
+            // A link behind this one counts from when it should have had the packet, however late this turn is.
+            (meta.offload, meta.arrival_ns) = (packet.offload, due_ns);
             self.arena.free(packet);
             self.released.push(due_ns);
             burst.push(frame);

@@ -259,7 +259,7 @@ impl Path {
         }
         let mut bytes = vec![0; packet.len()];
         cx.arena.read(packet, &mut bytes);
-        let copy = cx.arena.push(&bytes, packet.offload, packet.arrival_ns);
+        let copy = cx.arena.push(&bytes, packet.offload);
         cx.tally.created += 1;
         if copy.is_none() {
             cx.tally.dropped[Reason::LinkMemory as usize] += 1;

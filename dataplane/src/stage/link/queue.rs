@@ -40,8 +40,10 @@ pub(super) struct Busy {
     pub(super) size: Option<u64>,
     /// How long a frame that comes now would wait.
     pub(super) wait_ns: u64,
-    /// How long a full frame takes to send.
+    /// How long [`FRAME`] bytes take to send.
     pub(super) frame_ns: u64,
+    /// How long a frame of that size takes, counted as the rate counts it.
+    pub(super) full_ns: u64,
 }
 
 /// A queue.
@@ -50,7 +52,10 @@ pub(super) struct Queue {
     waiting: VecDeque<Waiting>,
     bytes: u64,
     limit: Limit,
-    discipline: State,
+    /// Full frames that may wait whatever a limit in time says.
+    least: u64,
+    discipline: Discipline,
+    state: State,
     draws: Draws,
 }
 
@@ -79,15 +84,21 @@ impl Queue {
             waiting: VecDeque::new(),
             bytes: 0,
             limit: settings.limit.unwrap_or(default),
-            discipline: State::new(&settings.discipline),
+            least: least(settings),
+            discipline: settings.discipline.clone(),
+            state: State::new(&settings.discipline),
             draws,
         }
     }
 
-    /// Other settings; what waits stays.
+    /// Other settings; what waits stays, and so does what a discipline remembers if it is the same.
     pub(super) fn set(&mut self, settings: &Settings, default: Limit) {
         self.limit = settings.limit.unwrap_or(default);
-        self.discipline = State::new(&settings.discipline);
+        self.least = least(settings);
+        if self.discipline != settings.discipline {
+            self.discipline = settings.discipline.clone();
+            self.state = State::new(&settings.discipline);
+        }
     }
 
     /// Another stream of random numbers.
@@ -115,7 +126,7 @@ impl Queue {
         cx: &mut Context,
     ) {
         while self.is_full(size, busy) {
-            let head = match self.discipline {
+            let head = match self.state {
                 State::DropHead => self.pop(),
                 _ => None,
             };
@@ -128,7 +139,7 @@ impl Queue {
             cx.discard(head.packet, Reason::QueueFull);
         }
         let (packets, bytes) = (self.waiting.len() as u64, self.bytes);
-        let verdict = match &mut self.discipline {
+        let verdict = match &mut self.state {
             State::Red(red) => red.judge(packets, bytes, at_ns, busy, &mut self.draws),
             State::Pie(pie) => pie.judge(bytes, at_ns, busy.wait_ns, &mut self.draws),
             _ => Verdict::Keep,
@@ -149,7 +160,7 @@ impl Queue {
             let next = self.pop()?;
             let sojourn_ns = at_ns.saturating_sub(next.since_ns);
             let left = self.bytes;
-            let verdict = match &mut self.discipline {
+            let verdict = match &mut self.state {
                 State::CoDel(codel) => codel.judge(sojourn_ns, left, at_ns),
                 _ => Verdict::Keep,
             };
@@ -157,7 +168,7 @@ impl Queue {
                 return Some(Waiting { packet, ..next });
             }
             if self.waiting.is_empty()
-                && let State::CoDel(codel) = &mut self.discipline
+                && let State::CoDel(codel) = &mut self.state
             {
                 codel.rest();
             }
@@ -175,8 +186,18 @@ impl Queue {
         match self.limit {
             Limit::Packets(limit) => self.waiting.len() as u64 + sending >= limit,
             Limit::Bytes(limit) => self.bytes + busy.size.unwrap_or(0) + size > limit,
-            Limit::Time(limit) => busy.wait_ns > ns(limit),
+            Limit::Time(limit) => {
+                busy.wait_ns > ns(limit).max(self.least.saturating_mul(busy.full_ns))
+            }
         }
+    }
+}
+
+/// At low rates the default in time would hold one frame, and TCP starve.
+fn least(settings: &Settings) -> u64 {
+    match settings.limit {
+        Some(_) => 0,
+        None => Limit::DEFAULT_LEAST,
     }
 }
 

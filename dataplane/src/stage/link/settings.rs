@@ -144,8 +144,11 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// With a rate: a frame waits at most 100 ms, whatever the rate is.
+    /// With a rate: a frame waits at most 100 ms, or as long as [`Limit::DEFAULT_LEAST`] frames of full size take, if that is
+    /// longer.
     pub const DEFAULT: Self = Self::Time(Duration::from_millis(100));
+    /// Below some 1.2 Mbit/s the default is as many frames of full size.
+    pub const DEFAULT_LEAST: u64 = 10;
     /// With a trace, whose future rate nobody knows.
     pub const DEFAULT_TRACE: Self = Self::Packets(1000);
 }

@@ -16,7 +16,7 @@ pub(crate) use frames::{
 };
 pub(crate) use net::{Chain, Counters, Net, mac, mac_text};
 pub(crate) use relay::{Relay, Signal, attempt, program};
-pub(crate) use snapshot::{Lane, Snapshot};
+pub(crate) use snapshot::{Lane, Snapshot, Worker};
 pub(crate) use tool::{
     Peer, hex, receive_raw, send_raw, send_vnet, tap_and_server, tcp_both_ways, unhex,
 };

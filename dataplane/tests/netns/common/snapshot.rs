@@ -13,6 +13,14 @@ pub(crate) struct Snapshot {
     pub(crate) last: bool,
     pub(crate) ports: Vec<Port>,
     pub(crate) lanes: Vec<Lane>,
+    #[serde(default)]
+    pub(crate) workers: Vec<Worker>,
+}
+
+/// A worker's part of a snapshot.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Worker {
+    pub(crate) idle: f64,
 }
 
 /// A port's part of a snapshot.

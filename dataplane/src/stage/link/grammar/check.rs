@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use crate::stage::link::{
+    arena::{CELL, COST},
+    bottleneck::{FRAME, full_size},
     schedule::Target,
     settings::{Discipline, Effect, Limit, LossModel, Server, Settings},
 };
 
+/// Memory that a frame of full size takes, in bytes.
+const FULL_COST: f64 = ((FRAME as usize).div_ceil(CELL) * COST) as f64;
 /// The longest delay.
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -57,8 +61,9 @@ impl Settings {
         }
         match self.queue.limit {
             Some(Limit::Packets(0)) => mistakes.push("limit 0p: nothing would pass".into()),
-            Some(Limit::Bytes(bytes)) if bytes < 1538 => mistakes.push(format!(
-                "limit {bytes}b: a frame of full size (1514 bytes) would never pass"
+            Some(Limit::Bytes(bytes)) if bytes < full_size(&self.server) => mistakes.push(format!(
+                "limit {bytes}b: a frame of full size (1514 bytes, counted as {}) would never pass",
+                full_size(&self.server)
             )),
             Some(Limit::Time(_)) if matches!(self.server, Some(Server::Trace { .. })) => {
                 mistakes.push(
@@ -246,18 +251,39 @@ impl Settings {
         if !(64 << 10..=64 << 30).contains(&self.memory) {
             return mistakes.push(format!("memory {}b: 64kb to 64gb", self.memory));
         }
+        // Bytes of memory for each that the rate counts.
+        let cost = FULL_COST / full_size(&self.server) as f64;
         if let Some(Server::Rate(rate)) = &self.server {
-            let flight = rate.bps as f64 / 8.0 * self.delay.base.as_secs_f64();
-            if flight > self.memory as f64 {
-                mistakes.push(format!(
-                    "rate × delay is {:.0} MB in flight, more than memory holds: add memory {}mb",
-                    flight / 1e6,
-                    (flight * 1.5 / f64::from(1 << 20)).ceil()
-                ));
+            let (mut bps, mut delay) = (rate.bps, self.delay.base);
+            for change in &self.schedule.changes {
+                match change.to {
+                    Target::Rate(to) => bps = bps.max(to),
+                    Target::Delay(to) => delay = delay.max(to),
+                    _ => {}
+                }
+            }
+            let flight = |time: Duration| bps as f64 / 8.0 * time.as_secs_f64() * cost;
+            self.check_held(mistakes, "rate × delay", flight(delay));
+            if let Some(Limit::Time(limit)) = self.queue.limit {
+                self.check_held(mistakes, "limit", flight(limit));
             }
         }
-        if matches!(self.queue.limit, Some(Limit::Bytes(bytes)) if bytes > self.memory) {
-            mistakes.push("limit is more than memory: lower it, or add memory SIZE".into());
+        let most = match self.queue.limit {
+            Some(Limit::Packets(packets)) => packets as f64 * COST as f64,
+            Some(Limit::Bytes(bytes)) => bytes as f64 * cost,
+            Some(Limit::Time(_)) | None => return,
+        };
+        self.check_held(mistakes, "limit", most);
+    }
+
+    /// `bytes`: the least that frames take which are held at one time, bookkeeping included.
+    fn check_held(&self, mistakes: &mut Vec<String>, what: &str, bytes: f64) {
+        if bytes > self.memory as f64 {
+            mistakes.push(format!(
+                "{what}: {:.0} MB are held, with their bookkeeping, more than memory: add memory {}mb",
+                bytes / 1e6,
+                (bytes * 1.2 / f64::from(1 << 20)).ceil()
+            ));
         }
     }
 }

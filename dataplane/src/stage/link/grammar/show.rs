@@ -15,7 +15,7 @@ impl fmt::Display for Settings {
         match &self.server {
             Some(Server::Rate(rate)) => {
                 let mut text = format!("rate {}", show_rate(rate.bps));
-                text += count(rate.count, Count::L2);
+                text += count(rate.count);
                 if rate.overhead != 0 {
                     text += &format!(" overhead {}", rate.overhead);
                 }
@@ -32,7 +32,7 @@ impl fmt::Display for Settings {
                 "trace {}{}{}",
                 trace.name(),
                 if *once { " once" } else { "" },
-                count(*counted, Count::L3)
+                count(*counted)
             )),
             None => {}
         }
@@ -175,9 +175,9 @@ fn option(name: &str, value: Option<u64>) -> String {
     value.map_or_else(String::new, |value| format!(" {name} {value}"))
 }
 
-fn count(count: Count, default: Count) -> &'static str {
+/// Always said: a rate means little without.
+fn count(count: Count) -> &'static str {
     match count {
-        _ if count == default => "",
         Count::L2 => " l2",
         Count::L3 => " l3",
         Count::Wire => " wire",

@@ -82,6 +82,32 @@ fn words_survive() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
+/// A rate says what it counts, also where nobody asked.
+#[test]
+fn what_counts_is_said() {
+    for (text, shown) in [
+        ("rate 2mbit", "rate 2mbit l2"),
+        ("rate 2mbit l3", "rate 2mbit l3"),
+        ("rate 2mbit wire", "rate 2mbit wire"),
+    ] {
+        assert_eq!(parse(text).to_string(), shown);
+    }
+}
+
+/// Just what fits, fits.
+#[test]
+fn limits_that_hold_one_frame() {
+    for text in [
+        "rate 1mbit limit 1514b",
+        "rate 1mbit l3 limit 1500b",
+        "rate 1mbit cell 53 limit 1696b",
+        "rate 10gbit delay 50ms memory 92mb",
+        "rate 1gbit limit 45mb",
+    ] {
+        parse(text);
+    }
+}
+
 /// Each mistake is found, named, and the others with it.
 #[test]
 fn mistakes_are_named() {
@@ -138,10 +164,22 @@ fn mistakes_are_named() {
         ("seed -1", &["whole number"]),
         ("seed 18446744073709551616", &["whole number"]),
         ("delay 1ms memory 1kb", &["64kb to 64gb"]),
+        ("rate 10gbit delay 1s", &["rate × delay: 1605 MB are held"]),
+        // 62.5 MB of frames, and their bookkeeping.
+        ("rate 10gbit delay 50ms", &["add memory 92mb"]),
+        ("rate 1mbit delay 50ms at 1s rate 10gbit", &["memory 92mb"]),
+        ("rate 10gbit delay 1ms at 1s delay 50ms", &["memory 92mb"]),
+        ("rate 10gbit limit 50ms", &["limit: 80 MB"]),
+        ("rate 1gbit limit 60mb", &["limit: 81 MB are held"]),
+        ("rate 1gbit limit 300000p", &["limit: 97 MB are held"]),
+        ("rate 1mbit limit 1513b", &["counted as 1514"]),
+        ("rate 1mbit l3 limit 1499b", &["counted as 1500"]),
         (
-            "rate 10gbit delay 1s",
-            &["1250 MB in flight", "memory 1789mb"],
+            "rate 1mbit wire overhead 1000 limit 2kb",
+            &["counted as 2538"],
         ),
+        ("rate 1mbit cell 65535 limit 10kb", &["counted as 65535"]),
+        ("rate 1mbit cell 53 limit 1600b", &["counted as 1696"]),
         ("at 1s rate 1mbit", &["add rate"]),
         ("at 1s loss 1%", &["add loss"]),
         ("at 2s down at 1s up", &["write them in order"]),
