@@ -5,7 +5,7 @@
 
 mod merging;
 
-use std::{collections::VecDeque, os::fd::BorrowedFd, sync::Arc};
+use std::{collections::VecDeque, os::fd::BorrowedFd, panic, sync::Arc, thread};
 
 use self::merging::Merging;
 use crate::{
@@ -262,9 +262,8 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
     let pages = Pages::of(&region);
     let mut pools = FramePool::split(region, POOL, total).into_iter();
     let mut halves = Vec::new();
-    for (from, to) in directions(ends) {
-        let rx = packet_rx(&ends[from], config, lanes((from, to)))?;
-        let tx = packet_tx(&ends[to], config, lanes((from, to)))?;
+    for ((from, to), rx, tx) in open_side_by_side(ends, config, lanes)? {
+        let (rx, tx) = (rx?, tx?);
         for (queue, (((rx, gate), tx), pool)) in rx.into_iter().zip(tx).zip(&mut pools).enumerate()
         {
             halves.push(Halves {
@@ -284,6 +283,50 @@ fn open_packet(ends: &[End], config: &Config) -> Result<Joined> {
         how: "packet".into(),
         pages,
     })
+}
+
+/// What was opened for a direction.
+type Opened = (
+    (usize, usize),
+    Result<Gated>,
+    Result<VecDeque<Box<dyn TxQueue>>>,
+);
+
+/// Opens both halves of all directions at once: for each ring the kernel waits until no CPU can still be in the socket
+/// (net/packet/af_packet.c, packet_set_ring: synchronize_net), which takes about ten milliseconds, however many wait.
+fn open_side_by_side(
+    ends: &[End],
+    config: &Config,
+    lanes: impl Fn((usize, usize)) -> usize + Sync,
+) -> Result<Vec<Opened>> {
+    let no_thread = |error| {
+        let remedy = "raise the limit on threads (ulimit -u)";
+        Error::system("start", "a thread that opens ports", error, remedy)
+    };
+    thread::scope(|scope| {
+        let lanes = &lanes;
+        let mut opening = Vec::new();
+        for way @ (from, to) in directions(ends) {
+            let rx = move || packet_rx(&ends[from], config, lanes(way));
+            let tx = move || packet_tx(&ends[to], config, lanes(way));
+            let rx = thread::Builder::new()
+                .spawn_scoped(scope, rx)
+                .map_err(no_thread)?;
+            let tx = thread::Builder::new()
+                .spawn_scoped(scope, tx)
+                .map_err(no_thread)?;
+            opening.push((way, rx, tx));
+        }
+        let opened = opening
+            .into_iter()
+            .map(|(way, rx, tx)| (way, joined(rx), joined(tx)));
+        Ok(opened.collect())
+    })
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    let panicked = |payload| panic::resume_unwind(payload);
+    thread.join().unwrap_or_else(panicked)
 }
 
 fn settings(config: &Config, queues: usize) -> packet::Settings {

@@ -36,7 +36,7 @@ use crate::{
     capture::Captures,
     check::quota::quota,
     coalesce::{Coalescer, Kinds},
-    config::{Backend, Config, MacMode, PortName},
+    config::{Backend, Config, KernelHook, MacMode, PortName},
     control::links::LinkThread,
     error::{Error, Result},
     interface::Interface,
@@ -752,6 +752,7 @@ impl Inner {
                 }
             ));
         }
+        lines.extend(self.idle_options());
         for (_, lane) in self.lanes.iter() {
             let Some(link) = lane.link.as_ref().map(LinkHandle::snapshot) else {
                 continue;
@@ -769,6 +770,25 @@ impl Inner {
                  or raise it (docker run --cpus, cpu.max)",
                 quota.cpus(),
                 self.workers.len()
+            ));
+        }
+        lines
+    }
+
+    /// Options that say nothing about any pair as it is carried now.
+    fn idle_options(&self) -> Vec<String> {
+        let kernel = |pair: &Pair| pair.kernel.is_some();
+        let mut lines = Vec::new();
+        let hook = self.config.kernel_hook;
+        if hook != KernelHook::default() && !self.pairs.iter().any(kernel) {
+            lines.push(format!(
+                "--kernel-hook {hook}: no pair is carried by the kernel now (--backend kernel; l2relay set --carry A,B=kernel)"
+            ));
+        }
+        let queues = self.config.queues;
+        if queues > 1 && !self.pairs.is_empty() && self.pairs.iter().all(kernel) {
+            lines.push(format!(
+                "--queues {queues}: the kernel carries every pair now, on the CPUs where frames arrive"
             ));
         }
         lines

@@ -31,7 +31,9 @@ impl Relay {
             return Err(Error::Config(vec![format!("{a},{b}: no such pair")]));
         };
         inner.carry(pair, backend)?;
-        Ok(inner.pairs[pair].how.clone())
+        let (names, how) = (inner.pair_words(pair), inner.pairs[pair].how.clone());
+        tracing::info!("{names} is carried by {how}");
+        Ok(how)
     }
 }
 

@@ -59,6 +59,8 @@ impl Inner {
             new.ports().into_iter().cloned().zip(interfaces).collect();
         let old = mem::replace(&mut self.config, new);
         let (mut done, mut refused) = (Vec::new(), Vec::new());
+        // What has been said by whoever did it.
+        let mut reopened = Vec::new();
 
         self.change_workers(&old, &mut done)?;
         // What has another number of lanes is another pair.
@@ -73,7 +75,7 @@ impl Inner {
             self.remove_pair(names);
             done.push(format!("{} is removed", words(names)));
         }
-        self.change_pairs(&old, &mut done, &mut refused);
+        self.change_pairs(&old, &mut done, &mut reopened, &mut refused);
         for names in comes {
             match self.add_pair(&names, &interfaces) {
                 Ok(how) => done.push(format!("{} is open: {how}", words(&names))),
@@ -87,6 +89,7 @@ impl Inner {
         self.refreshed = None;
         self.refresh();
         done.iter().for_each(|change| tracing::info!("{change}"));
+        done.extend(reopened);
         if refused.is_empty() {
             return Ok(done);
         }
@@ -123,7 +126,13 @@ impl Inner {
     }
 
     /// Pairs that stay: edits of frames are exchanged between two turns, everything else needs the ports opened anew.
-    fn change_pairs(&mut self, old: &Config, done: &mut Vec<String>, refused: &mut Vec<String>) {
+    fn change_pairs(
+        &mut self,
+        old: &Config,
+        done: &mut Vec<String>,
+        reopened: &mut Vec<String>,
+        refused: &mut Vec<String>,
+    ) {
         let new = &self.config;
         let edits = |config: &Config| {
             let guards = (config.hairpin_guard, config.storm_guard_pps);
@@ -162,7 +171,7 @@ impl Inner {
             {
                 self.reopen(at);
                 match &self.pairs[at].trouble {
-                    None => done.push(format!("{names} is open again: {}", self.pairs[at].how)),
+                    None => reopened.push(format!("{names} is open again: {}", self.pairs[at].how)),
                     Some(trouble) => refused.push(trouble.clone()),
                 }
                 continue;

@@ -17,9 +17,10 @@
 //! # }
 //! ```
 
+mod observation;
+
 use std::{
-    fmt,
-    sync::{Mutex, Weak},
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -29,11 +30,13 @@ use crate::{
     control::{protocol::CaptureRequest, server::Answer},
     error::{Error, Result},
     port::packet,
-    stage::tap::{Copied, Observer, Point, Tap, TapCounts, TapSettings, bpf::Program},
+    stage::tap::{Observer, Point, Tap, TapSettings, bpf::Program},
     sys::netns,
-    wire::ethernet::MacAddress,
     worker::LaneId,
 };
+
+pub(crate) use observation::Fate;
+pub use observation::Observation;
 
 /// Which lanes to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,38 +51,6 @@ pub enum Place {
 
 /// How long a worker may take to put a tap into a lane: one that takes longer does not turn.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// A tap in a lane of a relay. Dropping it takes the tap out.
-pub struct Observation {
-    observer: Observer,
-    point: Point,
-    port: String,
-    mac: MacAddress,
-    lane: LaneId,
-    relay: Weak<Mutex<Inner>>,
-    /// When the clock of the lanes was 0, in ns since the Unix epoch.
-    epoch_ns: u64,
-}
-
-/// Why a lane has no tap any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Stopped,
-    Closed,
-    Carried,
-    Removed,
-}
-
-impl fmt::Display for Fate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stopped => "the relay was stopped",
-            Self::Closed => "the pair was closed",
-            Self::Carried => "the pair is carried by another back end now",
-            Self::Removed => "the pair was removed",
-        })
-    }
-}
 
 /// Somebody who looks on at a port, because the kernel carries the frames.
 pub(super) struct Looking {
@@ -162,7 +133,7 @@ impl Relay {
                 port: port.name.to_string(),
                 mac: port.interface.mac,
                 lane,
-                relay: std::sync::Arc::downgrade(&self.inner),
+                relay: Arc::downgrade(&self.inner),
                 epoch_ns,
             }
         };
@@ -350,77 +321,5 @@ impl Inner {
             Place::Everywhere => ("lane", "at all", Vec::new()),
         };
         format!("no {kind} {wanted}: there are {}", known.join(", "))
-    }
-}
-
-impl Observation {
-    /// The oldest copy that was not taken yet; `None`: there is none now.
-    pub fn receive(&mut self) -> Option<Copied> {
-        self.observer.receive()
-    }
-
-    /// Where in its lane the tap is.
-    pub fn point(&self) -> Point {
-        self.point
-    }
-
-    /// The port that frames come from ([`Point::Before`]) or go to ([`Point::After`]).
-    pub fn port(&self) -> &str {
-        &self.port
-    }
-
-    /// That port's address when this began.
-    pub fn mac(&self) -> MacAddress {
-        self.mac
-    }
-
-    /// A time of the lane's clock, in ns since the Unix epoch. A step of the system's clock since this began is not in it.
-    pub fn unix_ns(&self, time_ns: u64) -> u64 {
-        self.epoch_ns + time_ns
-    }
-
-    /// What the tap has counted.
-    pub fn counts(&self) -> TapCounts {
-        self.observer.counts()
-    }
-
-    /// Whether the tap is gone: detached, or the lane or the relay with it. What it copied before can still be taken.
-    pub fn is_abandoned(&self) -> bool {
-        self.observer.is_abandoned()
-    }
-
-    /// Why the tap is gone, if it is.
-    pub(crate) fn fate(&self) -> Fate {
-        let relay = self.relay.upgrade();
-        relay.map_or(Fate::Stopped, |inner| lock(&inner).fate(self.lane))
-    }
-
-    /// Takes the tap out of its lane. The counts are final then, and what was copied can still be taken.
-    pub fn detach(&mut self) {
-        if self.is_abandoned() {
-            return;
-        }
-        if let Some(inner) = self.relay.upgrade() {
-            let mut inner = lock(&inner);
-            let tap = self.observer.tap();
-            let at = inner.looking.iter().position(|one| one.tap.tap() == tap);
-            if let Some(looking) = at.map(|at| inner.looking.swap_remove(at)) {
-                // Its thread is waited for, so not by everybody.
-                drop(inner);
-                return drop(looking);
-            }
-            // A relay that was stopped has no workers any more, and its lanes no taps.
-            let mut lanes = inner.lanes.iter();
-            let worker = lanes.find_map(|(id, lane)| (id == self.lane).then_some(lane.worker));
-            if let Some(worker) = worker.and_then(|worker| inner.workers.get(worker)) {
-                worker.remove_tap(self.lane, self.observer.tap());
-            }
-        }
-    }
-}
-
-impl Drop for Observation {
-    fn drop(&mut self) {
-        self.detach();
     }
 }

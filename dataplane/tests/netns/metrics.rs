@@ -397,6 +397,87 @@ fn names_and_units_are_by_convention() {
     );
 }
 
+/// The status page's own script, run by node against a relay: it shows what the relay counts, and that a relay is gone.
+#[test]
+fn the_status_page_shows_what_is_counted() {
+    let Some((chain, mut relay, _, port)) = serving_relay() else {
+        return;
+    };
+    let net = &chain.net;
+    if Command::new("node").arg("--version").output().is_err() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "the page's script was not run: install nodejs"
+        );
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/netns/page.mjs");
+    let url = format!("http://127.0.0.1:{port}/");
+    let page = |polls: &str| {
+        let mut command = net.command("relay", "timeout");
+        let command = command.args(["30", "node", script, &url, polls]);
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("node runs")
+    };
+    let shown = |page: Child| -> Value {
+        let output = page.wait_with_output().expect("it ends");
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+    };
+    net.sh("relay", "ip link set r1 mtu 1000");
+    let sent = std::cell::Cell::new(0);
+    relay.snapshot_when("dropped some", |snapshot| {
+        sent.set(sent.get() + 2);
+        send_raw(net, "client", "c0", &[plain(100, 1), plain(1500, 1)]);
+        snapshot.way("r0", "r1").lost() > 0
+    });
+    let sent = sent.get();
+    let counted = relay.snapshot_when("counted all", |snapshot| {
+        snapshot.way("r0", "r1").rx_packets == sent
+    });
+    let now = shown(page("3"));
+    assert_eq!(now["trouble"], Value::Null, "{now}");
+    let up = now["up"].as_str().expect("text");
+    assert!(
+        up.starts_with("up 00:00:") && up.contains("worker 0 idle"),
+        "{now}"
+    );
+    let lanes = now["lanes"].as_array().expect("a list");
+    let text = lanes[0]["text"].as_str().expect("text");
+    let lost = counted.way("r0", "r1").lost();
+    for part in ["r0>r1", "in 0 pps", &format!("oversize {lost}")] {
+        assert!(text.contains(part), "{part} in {now}");
+    }
+    assert!(
+        lanes.len() == 2
+            && lanes[0]["paths"][0]
+                .as_str()
+                .is_some_and(|d| d.starts_with('M')),
+        "{now}"
+    );
+    let row = |port: &str| {
+        let rows = now["ports"].as_array().expect("a list");
+        let row = rows.iter().find(|row| row[0] == port);
+        row.unwrap_or_else(|| panic!("no row {port}: {now}"))
+            .clone()
+    };
+    assert_eq!(
+        (&row("r0")[1], &row("r0")[2]),
+        (&json!("up"), &json!(sent.to_string()))
+    );
+    assert_eq!(row("r1")[4], json!((sent - lost).to_string()));
+    // One that looks on while the relay ends.
+    let looking = page("20");
+    std::thread::sleep(Duration::from_millis(700));
+    relay.stop(Signal::Term);
+    let after = shown(looking);
+    let trouble = after["trouble"].as_str().unwrap_or_default();
+    assert!(trouble.contains("has not answered since"), "{after}");
+}
+
 /// Probes are answered while the ports are waited for: it lives and is not ready.
 #[test]
 fn health_is_told_before_the_ports_are_there() {

@@ -186,3 +186,44 @@ fn a_hairpin_is_added_on_two_workers() {
     assert_crosses(net, 60..65);
     relay.stop(Signal::Term);
 }
+
+/// What was done by order is in the relay's own messages, once; and an option that means nothing yet is told.
+#[cfg(feature = "xdp")]
+#[test]
+fn what_is_done_is_said_once() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let (net, name) = (&chain.net, chain.net.ns("relay"));
+    let args = [
+        "--pair",
+        "r0,r1",
+        "--backend",
+        "kernel",
+        "--queues",
+        "2",
+        "--name",
+        &name,
+    ];
+    let relay = Relay::start(net, "relay", &args);
+    assert!(relay.says("--queues 2: the kernel carries every pair now"));
+    let (status, said, _) = tell(net, &name, &["set", "--mac", "swap"]);
+    assert!(status == 0 && said.contains("is open again"), "{said}");
+    assert!(relay.says("frames: mac swap"));
+    assert_eq!(relay.said().matches("is open again").count(), 1);
+    let (status, _, said) = tell(net, &name, &["set", "--carry", "r0,r1=packet"]);
+    assert_eq!(status, 0, "{said}");
+    assert!(relay.says("pair r0 <-> r1 is carried by packet"));
+    relay.stop(Signal::Term);
+    let args = [
+        "--pair",
+        "r0,r1",
+        "--backend",
+        "packet",
+        "--kernel-hook",
+        "tc",
+    ];
+    let relay = Relay::start(net, "relay", &args);
+    assert!(relay.says("--kernel-hook tc: no pair is carried by the kernel now"));
+    relay.stop(Signal::Term);
+}
