@@ -4,10 +4,11 @@
 //! ```text
 //! effects   one link: delay, lateness, rate, loss, jitter, queue, a single frame, a step
 //! load      a fast link, and a hundred of them
-//! line      client, relay with one link, server; stream   what is sent through it
+//! line      client, relay with one link, server; stream   what is sent through it; estimate   what its arrivals say
 //! ```
 
 mod effects;
+mod estimate;
 mod line;
 mod load;
 mod stream;

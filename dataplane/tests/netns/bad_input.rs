@@ -147,7 +147,7 @@ fn values_that_mean_nothing() {
             &["--link", "r0>r1 loss pattern file:/dev/zero"],
             &["not an ordinary file"],
         ),
-        (&["--link", "r0>r1 rate 10gbit delay 1s"], &["in flight"]),
+        (&["--link", "r0>r1 rate 10gbit delay 1s"], &["rate × delay"]),
         (&["--stats-interval", "nan"], &["nan", "seconds"]),
     ];
     for (args, texts) in cases {

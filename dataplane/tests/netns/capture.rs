@@ -315,6 +315,14 @@ fn a_capture_outlives_its_interface() {
     let net = &chain.net;
     let frames: Vec<Vec<u8>> = (0..40).map(|at| plain(100 + at, at as u32)).collect();
     let capture = Capture::start(net, &name, &["-w", file.path()]);
+    // All captures share what there is: 16 MiB of 256 are taken.
+    let greedy = ["capture", "--name", &name, "-B", "256", "-c", "1"];
+    let greedy = attempt(net, "relay", &[], &greedy);
+    let said = String::from_utf8_lossy(&greedy.stderr).into_owned();
+    assert!(
+        greedy.status.code() == Some(2) && said.contains("240 are left"),
+        "{said}"
+    );
     let sent = |relay: &mut Relay, all: u64| {
         relay.snapshot_when("all forwarded", |snapshot| {
             snapshot.way("r0", "r1").tx_packets == all

@@ -658,7 +658,7 @@ fn the_fastest_is_the_kernel_where_nothing_needs_user_space() {
     ];
     for (wrapper, more, texts) in [
         (&[][..], &[][..], &["kernel [r0 tcx; r1 tcx]"][..]),
-        (&[], &link, &["(auto: r0 is a veth"]),
+        (&[], &link, &["(auto: a link is emulated"]),
         (
             &no_rights,
             &[],
