@@ -17,7 +17,7 @@ SUDO := $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo))
 # To build; to send traffic and look at it, for demo and tests; to compare with DPDK and with ns-3; for containers and labs; to check the
 # sources.
 BUILD_PACKAGES := gcc libc6-dev make pkg-config clang m4 libelf-dev zlib1g-dev libpcap-dev
-TRAFFIC_PACKAGES := iproute2 ethtool iputils-ping sockperf iperf3 tcpdump tshark python3 util-linux procps libcap2-bin python3-jsonschema python3-prometheus-client python3-pyte python3-scapy
+TRAFFIC_PACKAGES := iproute2 ethtool iputils-ping sockperf iperf3 tcpdump tshark python3 util-linux procps libcap2-bin python3-jsonschema python3-yaml python3-prometheus-client python3-pyte python3-scapy
 RIVAL_PACKAGES := dpdk-dev
 NS3_PACKAGES := libns3-dev g++
 CONTAINER_PACKAGES := docker.io docker-compose mininet libcap2-bin

@@ -45,6 +45,8 @@ pub(crate) enum Command {
     LinkAccuracy(accuracy::Flags),
     /// A steady flood of UDP frames out of an interface, by hand.
     Flood(flood::command::Flags),
+    /// Make the image of client and server, l2relay-bench-ends, from this machine's sockperf and iperf3, as `chain --containers` does.
+    Ends,
 }
 
 /// Options of `chain`.

@@ -50,14 +50,10 @@ pub(crate) struct Container {
 impl Containers {
     /// Makes the image of the ends from this machine's own programs; demands an engine and the relay's image.
     pub(crate) fn prepare(run: &Run, image: &str, more: &str, cpus: [usize; 2]) -> Result<Self> {
-        if installed("docker").is_none() {
-            bail!("docker is not installed (Debian: apt-get install docker.io)");
-        }
-        engine(run, &["version"]).context(
-            "no Docker engine answers: start it, or run this by docker/engine, which does",
-        )?;
+        demand_engine(run)?;
         engine(run, &["image", "inspect", image])
             .with_context(|| format!("there is no image {image}: make image, or --image NAME"))?;
+        remove_stale(run)?;
         import_ends(run)?;
         let [host_cpu, relay_cpu] = cpus;
         Ok(Self {
@@ -106,6 +102,35 @@ impl Containers {
             .args(self.more.iter().cloned())
             .arg(&self.image)
     }
+}
+
+/// Makes the image of the ends, and nothing else: the compose file uses it too.
+pub(crate) fn ends(run: &Run) -> Result<()> {
+    demand_engine(run)?;
+    import_ends(run)?;
+    crate::say::out(&format!("made the image {ENDS}"));
+    Ok(())
+}
+
+fn demand_engine(run: &Run) -> Result<()> {
+    if installed("docker").is_none() {
+        bail!("docker is not installed (Debian: apt-get install docker.io)");
+    }
+    engine(run, &["version"])
+        .context("no Docker engine answers: start it, or run this by docker/engine, which does")?;
+    Ok(())
+}
+
+/// Removes containers of runs that are no more. One that was killed before it had named a container's namespace left nothing else.
+fn remove_stale(run: &Run) -> Result<()> {
+    let listed = engine(run, &["ps", "--all", "--format={{.Names}}"])?;
+    let stale = listed.lines().map(str::trim);
+    let stale: Vec<String> = stale
+        .filter(|name| run.is_stale(name))
+        .map(Into::into)
+        .collect();
+    remove(&stale);
+    Ok(())
 }
 
 /// The name of the relay that is in the network of `held`.
@@ -159,6 +184,7 @@ fn import_ends(run: &Run) -> Result<()> {
     }
     files.sort();
     files.dedup();
+    let before = engine(run, &["image", "inspect", "--format={{.Id}}", ENDS]);
     let archive = std::env::temp_dir().join(run.name("ends.tar"));
     let _guard = Remove(archive.clone());
     let list: Vec<String> = files
@@ -188,6 +214,10 @@ fn import_ends(run: &Run) -> Result<()> {
             "docker import: {}",
             String::from_utf8_lossy(&imported.stderr)
         );
+    }
+    // The name has gone over to the new one. Whoever still uses the old one keeps it.
+    if let Ok(before) = before {
+        let _ = engine(run, &["image", "rm", before.trim()]);
     }
     Ok(())
 }

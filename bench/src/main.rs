@@ -59,6 +59,7 @@ fn main() -> ExitCode {
         Command::Dumbbell(flags) => dumbbell::dumbbell(&run, flags),
         Command::LinkAccuracy(flags) => accuracy::accuracy(&run, flags),
         Command::Flood(flags) => flood::command::flood(&run, flags).map(|()| true),
+        Command::Ends => container::ends(&run).map(|()| true),
     });
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -80,12 +80,15 @@ impl Run {
         let names = std::fs::read_dir(dir).into_iter().flatten();
         names
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| {
-                let pid = name.strip_prefix(PREFIX).and_then(|n| n.split_once('-'));
-                // A dead run may have had our pid: then its names are in our way.
-                pid.is_some_and(|(pid, _)| name.starts_with(&self.prefix) || !is_live_bench(pid))
-            })
+            .filter(|name| self.is_stale(name))
             .collect()
+    }
+
+    /// Whether a name is a dead run's.
+    pub(crate) fn is_stale(&self, name: &str) -> bool {
+        let pid = name.strip_prefix(PREFIX).and_then(|n| n.split_once('-'));
+        // A dead run may have had our pid: then its names are in our way.
+        pid.is_some_and(|(pid, _)| name.starts_with(&self.prefix) || !is_live_bench(pid))
     }
 
     /// [`Interrupted`] once a signal has come.

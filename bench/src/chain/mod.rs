@@ -4,10 +4,11 @@ mod compare;
 mod first;
 mod plan;
 mod progress;
+mod throttle;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cli::Chain;
 use crate::container::Containers;
@@ -58,6 +59,7 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
         took_s: started.elapsed().as_secs_f64(),
         notes,
         machine,
+        goals: compare::goals(&sections),
         sections,
     };
     say::out(&match args.preset {
@@ -88,6 +90,7 @@ fn section(
             command: String::new(),
             start_ms: 0.0,
             first_frame_ms: None,
+            throttled: None,
             trouble: None,
             statistics: None,
             measurements: Vec::new(),
@@ -159,7 +162,8 @@ fn measure(
     let mut links = rivals::play_links(run, setup, &topology, plan.delay)?;
     let starting = Instant::now();
     let start = || rival.start(run, setup, &topology);
-    let mut relay = match rival.name().starts_with("l2relay") {
+    let ours = rival.name().starts_with("l2relay");
+    let mut relay = match ours {
         true => {
             let (relay, first) = first::frame(run, &topology, start)?;
             variant.first_frame_ms =
@@ -176,6 +180,9 @@ fn measure(
         topology: &topology,
         cpu: setup.other_cpu,
     };
+    // Outside of containers the group is that of this program, too.
+    let own_group = relay.pid().filter(|_| containers.is_some());
+    let before = own_group.and_then(throttle::of);
     let mut silence = Silence::default();
     for load in &plan.loads {
         progress.step(rival.name(), load);
@@ -187,11 +194,16 @@ fn measure(
             .check()
             .context("the relay that plays the delayed links")?;
     }
+    let after = own_group.and_then(throttle::of);
+    variant.throttled = before.zip(after).map(|(a, b)| throttle::between(a, b));
     if let Some(output) = relay.stop() {
         variant.statistics = last_snapshot(&output);
-        if rival.name().starts_with("l2relay") {
+        if ours {
             output.succeed().context("stopping it")?;
         }
+    }
+    if ours && variant.first_frame_ms.is_none() {
+        bail!("no frame had crossed it 2 s after it said that it forwards");
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plot::{self, Bar, COLOURS, Line, escape};
-use super::{Outcome, Report, Row, Section, Variant, counted, rows, short_rows};
+use super::{Outcome, Report, Row, Section, Throttled, Variant, counted, rows, short_rows};
 use crate::machine::Machine;
 use crate::traffic::{Figures, Load};
 
@@ -23,6 +23,15 @@ pub(super) fn page(report: &Report) -> String {
     );
     for section in &report.sections {
         page += &section_html(section);
+    }
+    if !report.goals.is_empty() {
+        page += "<h2>Goals</h2>\n<table>\n<tr><th>goal<th>measured<th>met</tr>\n";
+        for goal in &report.goals {
+            let (measured, met) = goal.words();
+            let goal = escape(&goal.goal);
+            let _ = writeln!(page, "<tr><td>{goal}<td>{measured}<td>{met}</tr>");
+        }
+        page += "</table>\n";
     }
     page += "<h2>How to read this</h2>\n<ul>\n";
     for note in &report.notes {
@@ -80,6 +89,9 @@ fn section_html(section: &Section) -> String {
                 escape(&variant.command),
                 variant.start_ms
             );
+        }
+        if let Some(throttled) = variant.throttled.and_then(Throttled::words) {
+            let _ = write!(html, "; {}", escape(&throttled));
         }
         if let Some(counted) = variant.statistics.as_ref().and_then(counted) {
             let _ = write!(html, "; {}", escape(&counted));

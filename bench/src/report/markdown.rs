@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, Row, Section, counted, rows, short_rows};
+use super::{Report, Row, Section, Throttled, counted, rows, short_rows};
 
 /// The short tables only.
 pub(super) fn summary(report: &Report) -> String {
@@ -10,6 +10,7 @@ pub(super) fn summary(report: &Report) -> String {
     for section in &report.sections {
         let _ = writeln!(text, "## {}\n\n{}", section.title, summary_table(section));
     }
+    text += &goals(report);
     text += &troubles(report);
     text
 }
@@ -39,6 +40,9 @@ pub(super) fn whole(report: &Report) -> String {
             }
             if let Some(first) = v.first_frame_ms {
                 let _ = write!(text, ", first frame across after {first:.0} ms");
+            }
+            if let Some(throttled) = v.throttled.and_then(Throttled::words) {
+                let _ = write!(text, "; {throttled}");
             }
             if let Some(counted) = v.statistics.as_ref().and_then(counted) {
                 let _ = write!(text, "; {counted}");
@@ -72,6 +76,21 @@ fn summary_table(section: &Section) -> String {
         }
     }
     table(section, &short)
+}
+
+fn goals(report: &Report) -> String {
+    let mut text = String::new();
+    if !report.goals.is_empty() {
+        text += "| goal | measured | met |\n|---|---|---|\n";
+    }
+    for goal in &report.goals {
+        let (measured, met) = goal.words();
+        let _ = writeln!(text, "| {} | {measured} | {met} |", goal.goal);
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text
 }
 
 fn troubles(report: &Report) -> String {

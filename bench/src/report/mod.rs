@@ -29,6 +29,9 @@ pub(crate) struct Report {
     pub(crate) took_s: f64,
     /// Measurements that belong together.
     pub(crate) sections: Vec<Section>,
+    /// What was to be reached; empty without containers.
+    #[serde(default)]
+    pub(crate) goals: Vec<Goal>,
     /// What a reader must know to read the figures.
     pub(crate) notes: Vec<String>,
 }
@@ -69,6 +72,9 @@ pub(crate) struct Variant {
     /// From its start until a frame had crossed it; none if that was not looked at.
     #[serde(default)]
     pub(crate) first_frame_ms: Option<f64>,
+    /// How often a CPU quota stopped it during its loads; none if its control group counts that not.
+    #[serde(default)]
+    pub(crate) throttled: Option<Throttled>,
     /// Why it was not measured to the end, if so.
     pub(crate) trouble: Option<String>,
     /// The relay's own last statistics, if it prints them as JSON.
@@ -76,6 +82,30 @@ pub(crate) struct Variant {
     pub(crate) statistics: Option<serde_json::Value>,
     /// In the order in which they were made.
     pub(crate) measurements: Vec<Measurement>,
+}
+
+/// What was to be reached, and what was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Goal {
+    /// In words, with its bound.
+    pub(crate) goal: String,
+    /// What was measured.
+    pub(crate) measured: f64,
+    /// Unit of `measured`; `×` for a multiple.
+    pub(crate) unit: String,
+    /// Whether it was reached.
+    pub(crate) met: bool,
+}
+
+/// What a control group counts of its CPU quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Throttled {
+    /// Periods in which it ran.
+    pub(crate) periods: u64,
+    /// Those of them in which the quota was used up.
+    pub(crate) throttled_periods: u64,
+    /// How long its threads stood still for that, added up.
+    pub(crate) throttled_us: u64,
 }
 
 /// One load.
@@ -219,6 +249,28 @@ fn counted(statistics: &serde_json::Value) -> Option<String> {
     Some(format!(
         "it counted {received} packets in, {sent} out, {dropped}"
     ))
+}
+
+impl Throttled {
+    /// For people; nothing if there is no quota.
+    fn words(self) -> Option<String> {
+        (self.periods > 0).then(|| {
+            format!(
+                "its CPU quota was used up in {} of {} periods, for {:.1} ms in all",
+                self.throttled_periods,
+                self.periods,
+                self.throttled_us as f64 / 1e3
+            )
+        })
+    }
+}
+
+impl Goal {
+    /// What was measured and whether it suffices.
+    fn words(&self) -> (String, &'static str) {
+        let measured = format!("{:.2} {}", self.measured, self.unit);
+        (measured, if self.met { "yes" } else { "NO" })
+    }
 }
 
 /// One figure of a load: its name, and how it is written for each variant.
@@ -379,6 +431,11 @@ mod tests {
             command: String::new(),
             start_ms: 12.0,
             first_frame_ms: Some(11.0),
+            throttled: Some(Throttled {
+                periods: 40,
+                throttled_periods: 3,
+                throttled_us: 120,
+            }),
             trouble: None,
             statistics: None,
             measurements,
@@ -417,6 +474,12 @@ mod tests {
                 command: "l2relay-bench chain".into(),
             },
             took_s: 60.0,
+            goals: vec![Goal {
+                goal: "first frame ≤ 500 ms".into(),
+                measured: 11.0,
+                unit: "ms".into(),
+                met: true,
+            }],
             sections: vec![Section {
                 title: "Two ports".into(),
                 topology: "pairs".into(),

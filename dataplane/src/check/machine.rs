@@ -33,8 +33,8 @@ pub(super) fn examine(findings: &mut Findings) {
     }
     other_namespaces(findings, &rights);
     let limits = read("/proc/self/limits");
-    findings.ok("for AF_XDP", for_xdp(&rights, locked_memory(&limits)));
-    findings.ok("for kernel", for_kernel(&rights));
+    for_xdp(findings, &rights, locked_memory(&limits));
+    for_kernel(findings, &rights);
     findings.ok("sandbox", rights.sandbox());
     huge_pages(findings, &page_pools());
     cpus(findings, &rights.cpus);
@@ -77,13 +77,16 @@ impl Rights {
         self.effective & (1 << capability) != 0
     }
 
-    /// The state of a capability that CAP_SYS_ADMIN includes where BPF programs are concerned (`bpf_net_capable`, `perfmon_capable`,
-    /// `include/linux/capability.h` and `bpf.h`).
-    fn included(&self, capability: u32) -> &'static str {
-        match self.has(capability) || self.has(capability::SYS_ADMIN) {
-            true => "present",
-            false => "missing",
-        }
+    /// Those of a list that are missing. CAP_SYS_ADMIN includes some where BPF programs are concerned (`bpf_net_capable`,
+    /// `perfmon_capable`, `include/linux/capability.h` and `bpf.h`).
+    fn missing(&self, needed: &[(u32, &'static str)]) -> Vec<&'static str> {
+        use capability::{BPF, NET_ADMIN, PERFMON, SYS_ADMIN};
+        let included = |right| self.has(SYS_ADMIN) && [BPF, NET_ADMIN, PERFMON].contains(&right);
+        needed
+            .iter()
+            .filter(|(right, _)| !self.has(*right) && !included(*right))
+            .map(|(_, name)| *name)
+            .collect()
     }
 
     fn sandbox(&self) -> &'static str {
@@ -186,33 +189,85 @@ fn other_namespaces(findings: &mut Findings, rights: &Rights) {
     }
 }
 
-fn for_xdp(rights: &Rights, locked_memory: Option<&str>) -> String {
-    let is = |capability| {
-        if rights.has(capability) {
-            "present"
-        } else {
-            "missing"
-        }
-    };
-    let locked = match locked_memory.map(|limit| limit.parse().map_err(|_| limit)) {
-        Some(Ok(bytes)) => size(bytes),
-        Some(Err(word)) => word.to_owned(),
-        None => "unknown".to_owned(),
-    };
-    format!(
-        "CAP_BPF {}, CAP_IPC_LOCK {}, lockable memory {locked} (AF_PACKET needs none of them)",
-        is(capability::BPF),
-        is(capability::IPC_LOCK),
-    )
+/// What AF_XDP locks for a pair, about.
+const LOCKED_FOR_A_PAIR: u64 = 22 << 20;
+
+fn for_xdp(findings: &mut Findings, rights: &Rights, locked_memory: Option<&str>) {
+    let mut needed = vec![
+        (capability::NET_RAW, "NET_RAW"),
+        (capability::BPF, "BPF"),
+        (capability::NET_ADMIN, "NET_ADMIN"),
+    ];
+    let limit = locked_memory.and_then(|limit| limit.parse::<u64>().ok());
+    let little = limit.filter(|bytes| *bytes < LOCKED_FOR_A_PAIR);
+    if little.is_some() {
+        needed.push((capability::IPC_LOCK, "IPC_LOCK"));
+    }
+    let missing = rights.missing(&needed);
+    let locked = little
+        .filter(|_| missing.contains(&"IPC_LOCK"))
+        .map(|bytes| {
+            let (bytes, pair) = (size(bytes), size(LOCKED_FOR_A_PAIR));
+            format!("; only {bytes} may be locked, a pair takes {pair}")
+        });
+    back_end(
+        findings,
+        ("for AF_XDP", "--backend xdp"),
+        &missing,
+        &locked.unwrap_or_default(),
+    );
 }
 
-fn for_kernel(rights: &Rights) -> String {
-    format!(
-        "CAP_BPF {}, CAP_NET_ADMIN {}; at XDP CAP_PERFMON {} (packet needs none of them)",
-        rights.included(capability::BPF),
-        rights.included(capability::NET_ADMIN),
-        rights.included(capability::PERFMON),
-    )
+fn for_kernel(findings: &mut Findings, rights: &Rights) {
+    let mut missing = rights.missing(&[
+        (capability::BPF, "BPF"),
+        (capability::NET_ADMIN, "NET_ADMIN"),
+        (capability::NET_RAW, "NET_RAW"),
+    ]);
+    if missing == ["NET_RAW"] {
+        let more = ", which only promiscuous mode and captures need (--no-promisc)";
+        return back_end(findings, ("for kernel", "--backend kernel"), &missing, more);
+    }
+    let more = rights.missing(&[(capability::PERFMON, "PERFMON")]);
+    let hook = match (&missing[..], &more[..]) {
+        (_, []) => "",
+        ([], _) => ", which only --kernel-hook xdp needs",
+        _ => ", the last for --kernel-hook xdp only",
+    };
+    missing.extend(more);
+    back_end(findings, ("for kernel", "--backend kernel"), &missing, hook);
+}
+
+/// Whether the rights of a back end that need not be used are there.
+fn back_end(
+    findings: &mut Findings,
+    (item, option): (&'static str, &str),
+    missing: &[&str],
+    more: &str,
+) {
+    if missing.is_empty() {
+        return findings.ok(item, "the rights are there (packet needs none of them)");
+    }
+    let (names, verb) = (
+        missing.join(", CAP_"),
+        if missing.len() == 1 { "is" } else { "are" },
+    );
+    let add: Vec<String> = missing
+        .iter()
+        .map(|right| format!("--cap-add {right}"))
+        .collect();
+    let instead = match missing.contains(&"BPF") || missing.contains(&"PERFMON") {
+        true => " (SYS_ADMIN where the engine does not know BPF)",
+        false => "",
+    };
+    findings.note(
+        item,
+        format!("CAP_{names} {verb} missing{more} (packet needs none of them)"),
+        format!(
+            "only for {option}: run as root, or docker run {}{instead}",
+            add.join(" ")
+        ),
+    );
 }
 
 /// The soft limit, in bytes or `unlimited`.
@@ -449,9 +504,69 @@ mod tests {
     fn limits_are_read() {
         let limits = "Max file size  unlimited  unlimited  bytes\nMax locked memory   8388608    8388608    bytes \n";
         assert_eq!(locked_memory(limits), Some("8388608"));
-        assert!(for_xdp(&with(&[]), Some("8388608")).contains("memory 8 MiB"));
-        assert!(for_xdp(&with(&[capability::BPF]), Some("unlimited")).contains("CAP_BPF present"));
         assert_eq!(locked_memory(""), None);
+    }
+
+    #[test]
+    fn rights_of_other_back_ends_are_named() {
+        use capability::{BPF, IPC_LOCK, NET_ADMIN, NET_RAW, PERFMON, SYS_ADMIN};
+        let xdp = |rights: &[u32], limit| finding(|all| for_xdp(all, &with(rights), limit));
+        let little = Some("8388608");
+        let none = xdp(&[], little);
+        assert_eq!(none.verdict, Verdict::Note);
+        assert!(
+            none.text.starts_with(
+                "CAP_NET_RAW, CAP_BPF, CAP_NET_ADMIN, CAP_IPC_LOCK are missing; only 8 MiB"
+            ),
+            "{}",
+            none.text
+        );
+        let remedy = none.remedy.unwrap();
+        assert!(
+            remedy.contains("--cap-add BPF --cap-add NET_ADMIN --cap-add IPC_LOCK"),
+            "{remedy}"
+        );
+        for (rights, limit) in [
+            (&[NET_RAW, BPF, NET_ADMIN, IPC_LOCK][..], little),
+            (&[NET_RAW, SYS_ADMIN, IPC_LOCK], little),
+            (&[NET_RAW, BPF, NET_ADMIN], Some("unlimited")),
+            (&[NET_RAW, BPF, NET_ADMIN], None),
+        ] {
+            assert_eq!(xdp(rights, limit).verdict, Verdict::Ok, "{rights:?}");
+        }
+        let one = xdp(&[NET_RAW, BPF, NET_ADMIN], little);
+        assert!(
+            one.text.starts_with("CAP_IPC_LOCK is missing"),
+            "{}",
+            one.text
+        );
+
+        let kernel = |rights: &[u32]| finding(|all| for_kernel(all, &with(rights)));
+        for rights in [
+            &[BPF, NET_ADMIN, NET_RAW, PERFMON][..],
+            &[SYS_ADMIN, NET_RAW],
+        ] {
+            assert_eq!(kernel(rights).verdict, Verdict::Ok, "{rights:?}");
+        }
+        for (rights, text) in [
+            (
+                &[][..],
+                "CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON are missing",
+            ),
+            (&[BPF, NET_RAW, PERFMON], "CAP_NET_ADMIN is missing ("),
+            (
+                &[BPF, NET_RAW, NET_ADMIN],
+                "CAP_PERFMON is missing, which only --kernel-hook xdp",
+            ),
+            (
+                &[SYS_ADMIN],
+                "CAP_NET_RAW is missing, which only promiscuous",
+            ),
+        ] {
+            let found = kernel(rights);
+            assert_eq!(found.verdict, Verdict::Note);
+            assert!(found.text.starts_with(text), "{}", found.text);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Chain, Net, attempt, mac_text};
+use crate::common::{Chain, Net, Relay, Signal, attempt, mac_text};
 
 /// Runs it with `--json`; the exit status and the report.
 fn check(net: &Net, wrapper: &[&str], interfaces: &[&str]) -> (Option<i32>, Value) {
@@ -102,6 +102,54 @@ fn what_prevents_a_relay_is_a_problem() {
         found.0 == "problem" && found.1.contains("CAP_NET_RAW"),
         "{found:?}"
     );
+}
+
+/// What each back end lacks is named, and nothing is where it has all.
+#[test]
+fn missing_rights_of_other_back_ends_are_noted() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    for (rights, item, missing) in [
+        ("+net_raw", "for AF_XDP", &["CAP_BPF", "CAP_NET_ADMIN"][..]),
+        ("+net_raw", "for kernel", &["CAP_BPF", "CAP_NET_ADMIN"]),
+        ("+net_raw,+net_admin,+bpf,+ipc_lock", "for AF_XDP", &[]),
+        ("+net_raw,+sys_admin,+ipc_lock", "for AF_XDP", &[]),
+        ("+net_raw,+net_admin,+bpf,+perfmon", "for kernel", &[]),
+        ("+net_raw,+sys_admin", "for kernel", &[]),
+        ("+net_raw,+net_admin,+bpf", "for kernel", &["CAP_PERFMON"]),
+    ] {
+        let bounding = format!("--bounding-set=-all,{rights}");
+        let few = ["setpriv", &bounding, "--inh-caps=-all"];
+        let (status, report) = check(&chain.net, &few, &["r0"]);
+        assert_eq!(status, Some(0), "packet can run: {report}");
+        let (verdict, text) = finding(&report, "machine", item);
+        let expected = if missing.is_empty() { "ok" } else { "note" };
+        assert_eq!(verdict, expected, "{rights}: {item}: {text}");
+        for name in missing {
+            assert!(text.contains(name), "{rights}: {item}: {text}");
+        }
+    }
+}
+
+/// What the manual says is enough for ports in other namespaces is enough.
+#[test]
+fn two_rights_suffice_for_other_namespaces() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let there = net.ns("relay");
+    let pair = format!("{there}:r0,{there}:r1");
+    let few = [
+        "setpriv",
+        "--bounding-set=-all,+net_raw,+sys_admin",
+        "--inh-caps=-all",
+    ];
+    let mut relay = Relay::launch(net, "server", &few, &["--pair", &pair]);
+    relay.wait_ready();
+    chain.ping(3, "", Chain::SERVER);
+    relay.stop(Signal::Term);
 }
 
 #[test]

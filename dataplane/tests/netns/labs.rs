@@ -1,5 +1,7 @@
-//! Examples for emulated topologies, run as a user runs them (`make test-containers`).
+//! Examples for emulated topologies, containers and clusters: run as a user runs them (`make test-containers`), or read as their
+//! readers read them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -62,4 +64,56 @@ fn the_chain_in_mininet() {
         !left.contains("s1-eth") && !left.contains("relay-s1"),
         "left behind: {left}"
     );
+}
+
+/// compose, containerlab and Kubernetes: the files are what their readers demand, and the relay takes the command in each.
+#[test]
+fn examples_are_well_formed() {
+    let read = Command::new("/usr/bin/python3")
+        .args(["-c", include_str!("manifests.py")])
+        .arg(example(""))
+        .output()
+        .expect("python3 runs");
+    assert!(
+        read.status.success(),
+        "{}",
+        String::from_utf8_lossy(&read.stderr)
+    );
+    let commands: BTreeMap<String, Vec<String>> =
+        serde_json::from_slice(&read.stdout).expect("the commands");
+    assert_eq!(commands.len(), 3);
+    for (place, mut command) in commands {
+        assert_eq!(command[0], "run", "{place}");
+        // The example's core is 1, which need not be here.
+        if let Some(at) = command.iter().position(|word| word == "--cores") {
+            command[at + 1] = cpus()[0].to_string();
+        }
+        let checked = Command::new(program())
+            .arg("config")
+            .args(&command[1..])
+            .arg("--print")
+            .output()
+            .expect("the program runs");
+        let said = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
+        assert!(checked.status.success(), "{place}: {said}");
+    }
+}
+
+/// The recipe that builds in containers installs what the Makefile installs, and drops nothing it does.
+#[test]
+fn the_recipe_has_the_packages_of_the_makefile() {
+    let text = |path: &str| {
+        let path = example("..").join(path);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let makefile = text("Makefile");
+    let packages = makefile
+        .lines()
+        .find_map(|line| line.strip_prefix("BUILD_PACKAGES := "))
+        .expect("the list");
+    let recipe = text("docker/Dockerfile.build");
+    let words: Vec<&str> = recipe.split_whitespace().collect();
+    for package in packages.split_whitespace() {
+        assert!(words.contains(&package), "{package} is not in the recipe");
+    }
 }

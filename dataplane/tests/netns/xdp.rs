@@ -422,6 +422,26 @@ fn refused(net: &Net, wrapper: &[&str], more: &[&str], texts: &[&str]) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
+/// What the manual says is enough is enough, however little memory may be locked.
+#[test]
+fn four_rights_suffice() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    let few = [
+        "prlimit",
+        "--memlock=65536",
+        "setpriv",
+        "--bounding-set=-all,+net_raw,+net_admin,+bpf,+ipc_lock",
+        "--inh-caps=-all",
+    ];
+    let mut relay = Relay::launch(net, "relay", &few, &[XDP, &["--hugepages", "off"]].concat());
+    relay.wait_ready();
+    chain.ping(3, "", Chain::SERVER);
+    relay.stop(Signal::Term);
+}
+
 #[test]
 fn what_the_kernel_refuses_is_named_with_its_remedy() {
     let Some(chain) = Chain::open(1500) else {
