@@ -52,7 +52,8 @@ pub(crate) fn attempt(net: &Net, space: &str, wrapper: &[&str], args: &[&str]) -
     let mut command = net.command(space, "timeout");
     command
         .arg("-k1")
-        .arg("5")
+        // `ps` waits 5 s for a relay that another test has frozen.
+        .arg("12")
         .args(wrapper)
         .arg(program())
         .args(args);
