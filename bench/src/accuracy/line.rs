@@ -81,6 +81,7 @@ impl Bench<'_> {
             .args(args.iter().copied())
             .args(self.flags.l2relay_args.split_whitespace())
             .within(namespace)
+            .on_cpus(&[self.flags.host_cpu, self.flags.relay_cpu])
             .start(self.run)?;
         relay.wait_until(
             self.run,

@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::run::Run;
 use crate::say;
+use crate::sys::place;
 
 /// Delay, rate, loss, jitter, queue and steps of emulated links, measured at both ends.
 #[derive(Args, Clone, Debug)]
@@ -116,6 +117,8 @@ pub(crate) fn accuracy(run: &Run, flags: &Flags) -> Result<bool> {
         "--host-cpu and --relay-cpu are the same: the relay needs a CPU of its own, or its lateness is the host's"
     );
     let machine = Machine::facts(run, &program)?;
+    // Whatever the bench starts keeps off the relay's CPU, too.
+    place::pin(flags.host_cpu)?;
     let mut skipped = Vec::new();
     if let Some(why) = Bench::netem_missing(run)? {
         say::err(&format!("SKIPPED netem: {why}"));

@@ -37,7 +37,7 @@ pub(crate) struct Program {
     args: Vec<String>,
     namespace: Option<String>,
     container: Option<Container>,
-    cpu: Option<usize>,
+    cpus: Option<String>,
     input: Option<String>,
     hold_stdin: bool,
     line_buffered: bool,
@@ -51,7 +51,7 @@ impl Program {
             args: Vec::new(),
             namespace: None,
             container: None,
-            cpu: None,
+            cpus: None,
             input: None,
             hold_stdin: false,
             line_buffered: false,
@@ -86,8 +86,14 @@ impl Program {
     }
 
     /// Pins it to this CPU.
-    pub(crate) fn on_cpu(mut self, cpu: usize) -> Self {
-        self.cpu = Some(cpu);
+    pub(crate) fn on_cpu(self, cpu: usize) -> Self {
+        self.on_cpus(&[cpu])
+    }
+
+    /// Lets it use these CPUs, whichever the bench keeps to.
+    pub(crate) fn on_cpus(mut self, cpus: &[usize]) -> Self {
+        let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        self.cpus = Some(cpus.join(","));
         self
     }
 
@@ -131,8 +137,8 @@ impl Program {
             words.extend(["docker", "exec", "--env=LC_ALL=C"].map(Into::into));
             words.extend(wants_stdin.then(|| "--interactive".into()));
             words.push(name.clone());
-        } else if let Some(cpu) = self.cpu {
-            words.extend(["taskset".into(), "-c".into(), cpu.to_string()]);
+        } else if let Some(cpus) = &self.cpus {
+            words.extend(["taskset".into(), "-c".into(), cpus.clone()]);
         }
         if self.line_buffered {
             words.extend(["stdbuf", "-oL"].map(Into::into));
