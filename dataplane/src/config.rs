@@ -422,9 +422,14 @@ impl Config {
 
     /// Puts a link in the place of the one there is between its ports in this direction.
     pub(crate) fn set_link(&mut self, link: LinkSettings) {
+        self.remove_link(&link);
+        self.links.push(link);
+    }
+
+    /// Removes the link there is between the ports of this one in its direction.
+    pub(crate) fn remove_link(&mut self, link: &LinkSettings) {
         self.links
             .retain(|other| (&other.from, &other.to) != (&link.from, &link.to));
-        self.links.push(link);
     }
 
     /// The settings of the direction between two ports.

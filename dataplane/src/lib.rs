@@ -73,6 +73,7 @@ pub mod stage;
 pub mod stats;
 mod sync;
 mod sys;
+mod text;
 pub use sys::netns;
 pub mod wire;
 pub mod worker;

@@ -3,7 +3,7 @@
 //! Every key is an option by its long name, a list gives it several times (or joins its parts by commas where it is given once),
 //! `true` stands for an option without a value, `false` for its absence. So a file can say exactly what a command line can, and what a command line says goes before it.
 
-use std::{ffi::OsString, fs, path::Path};
+use std::{ffi::OsString, path::Path};
 
 use clap::{ArgAction, ArgMatches, Args, Command, Parser, parser::ValueSource};
 use toml::{
@@ -15,7 +15,7 @@ use super::{
     log::LogFormat,
     run::{RunArgs, Settings},
 };
-use crate::error::Error;
+use crate::{error::Error, text};
 
 /// What a relay was told to be: by a file perhaps, and by its command line. Kept to be read again.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ struct Entry {
     line: usize,
 }
 
+/// The longest file, in bytes.
+const FILE_MAX: u64 = 16 << 20;
 /// The option that says how messages are written.
 const LOG_FORMAT: &str = "log-format";
 
@@ -75,7 +77,7 @@ impl Source {
     /// How to write messages before all of it is known to be right: also that it is not.
     pub fn log_format(&self) -> LogFormat {
         let file = || {
-            let text = fs::read_to_string(self.args.config.as_ref()?).ok()?;
+            let text = text::read(self.args.config.as_ref()?, FILE_MAX).ok()?;
             let mut entries = entries(&text).0.into_iter();
             entries.find(|entry| entry.option == LOG_FORMAT)?.value
         };
@@ -93,7 +95,7 @@ impl Source {
         let Some(path) = &self.args.config else {
             return self.args.settings(machine);
         };
-        let text = fs::read_to_string(path).map_err(|source| {
+        let text = text::read(path, FILE_MAX).map_err(|source| {
             let remedy = "name a file of TOML that may be read";
             Error::system("read", path.display().to_string(), source, remedy)
         })?;

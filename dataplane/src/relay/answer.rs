@@ -61,6 +61,7 @@ impl Relay {
             }
         }
         if !mistakes.is_empty() {
+            mistakes.extend(config.mistakes());
             return Response::Error(Failure {
                 code: FailureCode::Invalid,
                 message: mistakes.join("\n"),
@@ -140,12 +141,16 @@ impl Changes {
                 Err(mistake) => note(mistake),
             }
         }
+        let mut links = Vec::new();
         for text in &self.link {
             match parse_link(text) {
-                Ok(link) => config.set_link(link),
+                Ok(link) => links.push(link),
                 Err(more) => more.into_iter().for_each(&mut note),
             }
         }
+        // One that is given twice is a mistake of the settings.
+        links.iter().for_each(|link| config.remove_link(link));
+        config.links.append(&mut links);
         for text in &self.dst_mac {
             match parse_dst_mac(text) {
                 Ok((port, mac)) => {

@@ -90,7 +90,7 @@ fn values_that_mean_nothing() {
         return;
     };
     let net = &chain.net;
-    let cases: [(&[&str], &[&str]); 31] = [
+    let cases: [(&[&str], &[&str]); 34] = [
         (&["--pair", "r0"], &["\"r0\"", "A,B"]),
         (&["--pair", "r0,r1,r0"], &["r1,r0"]),
         (&["--pair", ","], &["port \"\""]),
@@ -147,6 +147,13 @@ fn values_that_mean_nothing() {
             &["--link", "r0>r1 loss pattern file:/dev/zero"],
             &["not an ordinary file"],
         ),
+        // Files by name, which wait for more.
+        (
+            &["--link", "r0>r1 trace /proc/kmsg"],
+            &["not an ordinary file"],
+        ),
+        (&["-c", "/proc/kmsg"], &["not an ordinary file"]),
+        (&["-c", "/dev/zero"], &["not an ordinary file"]),
         (&["--link", "r0>r1 rate 10gbit delay 1s"], &["rate × delay"]),
         (&["--stats-interval", "nan"], &["nan", "seconds"]),
     ];

@@ -56,6 +56,20 @@ fn links_change_under_load() {
         changes += 1;
     }
     assert!(changes >= steps.len(), "{changes}");
+    // All mistakes at once, and nothing is changed by them.
+    let wrong = "set --carry r0,r1=foo --link"
+        .split(' ')
+        .collect::<Vec<_>>();
+    let wrong = [
+        &wrong[..],
+        &["r0>r1 delay 2ms", "--link", "r0>r1 delay 3ms"],
+    ]
+    .concat();
+    let (status, _, error) = tell(net, &name, &wrong);
+    assert!(
+        status == 2 && error.contains("foo") && error.contains("'r0>r1': given twice"),
+        "{error}"
+    );
     assert_eq!(tell(net, &name, &["set", "--link", "r0>r1 delay 0s"]).0, 0);
     relay.snapshot_when("let go of all it held", |snapshot| {
         snapshot.way("r0", "r1").held == 0

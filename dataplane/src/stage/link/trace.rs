@@ -3,7 +3,9 @@
 //! One number a line: a millisecond in which 1500 bytes may leave; repeated for more. The end of the last line is the
 //! end of the trace, which then begins anew. Source: `traces/README` and `mm-link(1)` of ravinet/mahimahi.
 
-use std::{fs, io::Read, path::Path};
+use std::path::Path;
+
+use crate::text;
 
 /// Opportunities to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ impl Trace {
                 })?;
             if times_ns.last().is_some_and(|last| *last > time_ns) {
                 return Err(format!(
-                    "trace {name}, line {}: {line} is earlier than the line before",
+                    "trace {name}, line {}: {line:.40} is earlier than the line before",
                     at + 1
                 ));
             }
@@ -111,22 +113,7 @@ impl Trace {
 
 /// Reads a file that somebody named: not a pipe, a device or something endless.
 pub(super) fn read_text(path: &str, max: u64, what: &str) -> Result<String, String> {
-    let failed = |error| format!("{what} {path}: {error}");
-    // Looked at before it is opened: to open a pipe waits for its writer.
-    let meta = fs::metadata(Path::new(path)).map_err(failed)?;
-    if !meta.is_file() {
-        return Err(format!("{what} {path}: not an ordinary file"));
-    }
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path).map_err(failed)?;
-    file.take(max + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > max {
-        return Err(format!(
-            "{what} {path}: more than {} MiB; shorten it",
-            max >> 20
-        ));
-    }
-    String::from_utf8(bytes).map_err(|_| format!("{what} {path}: not a text"))
+    text::read(Path::new(path), max).map_err(|error| format!("{what} {path}: {error}"))
 }
 
 #[cfg(test)]

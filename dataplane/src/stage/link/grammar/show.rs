@@ -2,6 +2,7 @@
 
 use std::{fmt, time::Duration};
 
+use super::units::percent;
 use crate::stage::link::{
     schedule::Target,
     settings::{
@@ -211,9 +212,9 @@ fn show_limit(limit: Limit) -> String {
     }
 }
 
-/// Enough digits that the same step of 2⁻³² is read again.
+/// As few digits as tell it: the same step of 2⁻³² is read again.
 fn show_percent(probability: Probability) -> String {
-    let text = format!("{:.8}", probability.value() * 100.0);
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    format!("{text}%")
+    let shown = |digits| format!("{:.digits$}%", probability.value() * 100.0);
+    let tells = |text: &String| percent(text).is_ok_and(|read| read == probability);
+    (0..8).map(shown).find(tells).unwrap_or_else(|| shown(8))
 }

@@ -82,13 +82,15 @@ fn words_survive() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A rate says what it counts, also where nobody asked.
+/// A rate says what it counts, also where nobody asked; percentages are as they were written.
 #[test]
 fn what_counts_is_said() {
     for (text, shown) in [
         ("rate 2mbit", "rate 2mbit l2"),
         ("rate 2mbit l3", "rate 2mbit l3"),
         ("rate 2mbit wire", "rate 2mbit wire"),
+        ("loss 10%", "loss 10%"),
+        ("loss 0.1% 33%", "loss 0.1% 33%"),
     ] {
         assert_eq!(parse(text).to_string(), shown);
     }
