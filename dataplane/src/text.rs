@@ -33,3 +33,28 @@ pub(crate) fn read(path: &Path, max: u64) -> io::Result<String> {
     }
     String::from_utf8(bytes).map_err(|_| io::Error::other("not a text"))
 }
+
+/// As much of a text as a message needs.
+pub(crate) fn beginning(text: &str) -> &str {
+    let end = text.char_indices().nth(40).map_or(text.len(), |(at, _)| at);
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stay_short() {
+        assert_eq!(beginning("short"), "short");
+        assert_eq!(beginning(&"ü".repeat(2_000_000)), "ü".repeat(40));
+    }
+
+    #[test]
+    fn what_never_ends_is_no_file() {
+        for path in ["/dev/zero", "/"] {
+            let error = read(Path::new(path), 1 << 20).unwrap_err();
+            assert_eq!(error.to_string(), "not an ordinary file", "{path}");
+        }
+    }
+}

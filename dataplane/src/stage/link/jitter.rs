@@ -12,6 +12,7 @@ use super::{
     settings::{Jitter, Shape},
     trace::read_text,
 };
+use crate::text::beginning;
 
 /// What one spread is in a table (`NETEM_DIST_SCALE` in the kernel's `pkt_sched.h`).
 const SCALE: i64 = 8192;
@@ -48,7 +49,8 @@ impl Table {
         for word in lines.flat_map(str::split_whitespace) {
             values.push(word.parse::<i16>().map_err(|_| {
                 format!(
-                    "distribution {name}: {word:.40?} is no whole number between -32768 and 32767"
+                    "distribution {name}: {:?} is no whole number between -32768 and 32767",
+                    beginning(word)
                 )
             })?);
         }

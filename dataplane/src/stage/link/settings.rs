@@ -9,6 +9,7 @@ use super::{
     schedule::Schedule,
     trace::{Trace, read_text},
 };
+use crate::text::beginning;
 
 /// A line in one direction. The default passes everything at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -359,7 +360,8 @@ impl Pattern {
         let lost = lost.filter(|lost| (1..=Self::MAX).contains(&lost.len()));
         let lost = lost.ok_or_else(|| {
             format!(
-                "pattern {words:.40?}: write 0 and 1, one a frame, 1 is lost (at most {})",
+                "pattern {:?}: write 0 and 1, one a frame, 1 is lost (at most {})",
+                beginning(words),
                 Self::MAX
             )
         })?;

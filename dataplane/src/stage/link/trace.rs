@@ -35,26 +35,27 @@ impl Trace {
     ///
     /// # Errors
     /// What is wrong with it, in a sentence.
-    pub fn parse(name: &str, text: &str) -> Result<Self, String> {
+    pub fn parse(name: &str, lines: &str) -> Result<Self, String> {
         let mut times_ns = Vec::new();
-        for (at, line) in text.lines().enumerate() {
+        for (at, line) in lines.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() {
                 continue;
             }
+            let shown = text::beginning(line);
             let time_ns = line
                 .parse::<u64>()
                 .ok()
                 .and_then(|ms| ms.checked_mul(1_000_000))
                 .ok_or_else(|| {
                     format!(
-                        "trace {name}, line {}: {line:.40?} is no number of milliseconds",
+                        "trace {name}, line {}: {shown:?} is no number of milliseconds",
                         at + 1
                     )
                 })?;
             if times_ns.last().is_some_and(|last| *last > time_ns) {
                 return Err(format!(
-                    "trace {name}, line {}: {line:.40} is earlier than the line before",
+                    "trace {name}, line {}: {shown} is earlier than the line before",
                     at + 1
                 ));
             }
