@@ -184,7 +184,7 @@ fn words() -> impl Strategy<Value = String> {
             "order delay,rate,loss",
         ]),
         part(&[
-            "memory 64kb",
+            "memory 128kb",
             "at 5ms down at 8ms up repeat 20ms",
             "at 5ms delay 1ms over 5ms",
         ]),

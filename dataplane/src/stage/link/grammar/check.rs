@@ -279,9 +279,12 @@ impl Settings {
     /// `bytes`: the least that frames take which are held at one time, bookkeeping included.
     fn check_held(&self, mistakes: &mut Vec<String>, what: &str, bytes: f64) {
         if bytes > self.memory as f64 {
+            let held = match bytes {
+                1e6.. => format!("{:.0} MB", bytes / 1e6),
+                _ => format!("{:.0} kB", bytes / 1e3),
+            };
             mistakes.push(format!(
-                "{what}: {:.0} MB are held, with their bookkeeping, more than memory: add memory {}mb",
-                bytes / 1e6,
+                "{what}: {held} are held, with their bookkeeping, more than memory: add memory {}mb",
                 (bytes * 1.2 / f64::from(1 << 20)).ceil()
             ));
         }

@@ -167,6 +167,7 @@ fn mistakes_are_named() {
         ("seed 18446744073709551616", &["whole number"]),
         ("delay 1ms memory 1kb", &["64kb to 64gb"]),
         ("rate 10gbit delay 1s", &["rate × delay: 1605 MB are held"]),
+        ("rate 100mbit delay 5ms memory 64kb", &["80 kB are held"]),
         // 62.5 MB of frames, and their bookkeeping.
         ("rate 10gbit delay 50ms", &["add memory 92mb"]),
         ("rate 1mbit delay 50ms at 1s rate 10gbit", &["memory 92mb"]),
