@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::{fmt, fs, io};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, parse_ip};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, parse_ip, parse_u64};
 
 use crate::wire::ethernet::MacAddress;
 use netlink::{Message, ask, attributes, number, text};
@@ -273,8 +273,7 @@ fn header(index: u32, flags: u32, change: u32) -> [u8; HEADER] {
 
 /// The eighth number of `struct rtnl_link_stats64` (`include/uapi/linux/if_link.h`).
 fn tx_dropped_of(stats: &[u8]) -> Option<u64> {
-    let bytes = stats.get(56..64)?;
-    bytes.try_into().ok().map(u64::from_ne_bytes)
+    parse_u64(stats.get(56..64)?).ok()
 }
 
 impl Xdp {

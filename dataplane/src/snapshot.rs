@@ -461,15 +461,11 @@ impl fmt::Display for Snapshot {
         }
         for lane in &self.lanes {
             let Some(link) = &lane.link else { continue };
-            let late = &link.lateness;
-            let us = |ns: u64| ns as f64 / 1e3;
             writeln!(
                 f,
-                "link {}: late by {:.1} us (half), {:.1} us (99 %), {:.1} us (most); {} waiting, {} marked, {} corrupted, {} reordered",
+                "link {}: {}; {} waiting, {} marked, {} corrupted, {} reordered",
                 lane.name,
-                us(late.p50_ns),
-                us(late.p99_ns),
-                us(late.max_ns),
+                link.lateness,
                 link.queue_packets,
                 link.marked,
                 link.corrupted,

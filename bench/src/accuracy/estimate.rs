@@ -88,14 +88,17 @@ fn line_ns(arrivals: &[Arrival], first: usize, gap_ns: f64, from_ns: u64) -> f64
     quantile(&starts, 0.5)
 }
 
+/// Where the last [`MANY`] begin, if as many others come before them.
+fn last_of(arrivals: &[Arrival]) -> Option<usize> {
+    let end = arrivals.len().checked_sub(MANY)?;
+    (end >= MANY).then_some(end)
+}
+
 /// For how long a full line was at 20 Mbit/s that began and ended at 10: it gained half of each of its frames' time there, so as much as
 /// that time.
 pub(super) fn fast_for_ns(arrivals: &[Arrival]) -> Option<f64> {
     let from_ns = arrivals.first()?.received_ns;
-    let end = arrivals
-        .len()
-        .checked_sub(MANY)
-        .filter(|end| *end >= MANY)?;
+    let end = last_of(arrivals)?;
     let [first, last] =
         [0, end].map(|at| line_ns(&arrivals[at..at + MANY], at, GAPS_NS[0], from_ns));
     Some(first - last)
@@ -104,10 +107,7 @@ pub(super) fn fast_for_ns(arrivals: &[Arrival]) -> Option<f64> {
 /// When a full line went from 10 to 20 Mbit/s, by its clock: where the lines through its first and its last arrivals cross.
 pub(super) fn step_ns(arrivals: &[Arrival]) -> Option<f64> {
     let from_ns = arrivals.first()?.received_ns;
-    let end = arrivals
-        .len()
-        .checked_sub(MANY)
-        .filter(|end| *end >= MANY)?;
+    let end = last_of(arrivals)?;
     let slow = line_ns(&arrivals[..MANY], 0, GAPS_NS[0], from_ns);
     let fast = line_ns(&arrivals[end..], end, GAPS_NS[1], from_ns);
     let number = (fast - slow) / (GAPS_NS[0] - GAPS_NS[1]);

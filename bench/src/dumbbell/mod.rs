@@ -101,12 +101,14 @@ pub(crate) fn dumbbell(run: &Run, flags: &Flags) -> Result<bool> {
         ensure!(!cases.is_empty(), "no case has {text:?} in its name");
     }
     let mut skipped = Vec::new();
-    let simulate = flags.only.is_none();
-    if simulate && let Some(why) = Ns3::missing() {
+    let missing = Ns3::missing();
+    let simulate = flags.only.is_none() && missing.is_none();
+    if flags.only.is_none()
+        && let Some(why) = missing
+    {
         say::err(&format!("SKIPPED ns-3: {why}"));
         skipped.push(format!("ns-3: {why}"));
     }
-    let simulate = simulate && Ns3::missing().is_none();
     let mut expected = case::duration(seconds) * cases.len() as u32 + SET_UP;
     if simulate {
         expected += ns3::duration(2 * runs as u32, seconds);

@@ -9,7 +9,7 @@ use std::io;
 use netlink_packet_core::{
     DefaultNla, Emitable, NLA_HEADER_SIZE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
     NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
-    NlasIterator,
+    NlasIterator, parse_u32,
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -67,7 +67,7 @@ pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 /// An attribute's number of four bytes.
 pub(super) fn number(value: &[u8]) -> Option<u32> {
-    value.try_into().ok().map(u32::from_ne_bytes)
+    parse_u32(value).ok()
 }
 
 /// An attribute's text, which ends with a zero.

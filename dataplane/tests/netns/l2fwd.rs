@@ -279,16 +279,24 @@ fn promiscuity_pages_and_cpus_are_as_asked() {
     assert_eq!(promiscuity(), Some(0), "it ends with the sockets");
 }
 
-/// Ports and cores that are given nothing to do are told as l2fwd tells them.
-#[test]
-fn what_does_nothing_is_said() {
-    let Some(net) = star(3) else { return };
+/// The first and the last CPU there is; says so if that is one.
+fn two_cpus() -> Option<[usize; 2]> {
     let all = cpus();
     let (first, last) = (all[0], all[all.len() - 1]);
     if first == last {
         eprintln!("skipped: needs two CPUs");
-        return;
+        return None;
     }
+    Some([first, last])
+}
+
+/// Ports and cores that are given nothing to do are told as l2fwd tells them.
+#[test]
+fn what_does_nothing_is_said() {
+    let Some(net) = star(3) else { return };
+    let Some([first, last]) = two_cpus() else {
+        return;
+    };
     let line = format!("-l {first},{last}{} -- -p 5 -q 2 -T 0", vdevs(3));
     let l2fwd = L2fwd::start(&net, "relay", &line);
     let said = l2fwd.err();
@@ -357,12 +365,9 @@ fn pairs_addresses_and_numbers_are_l2fwds() {
 #[test]
 fn a_port_map_and_its_cores() {
     let Some(net) = star(3) else { return };
-    let all = cpus();
-    let (first, last) = (all[0], all[all.len() - 1]);
-    if first == last {
-        eprintln!("skipped: needs two CPUs");
+    let Some([first, last]) = two_cpus() else {
         return;
-    }
+    };
     let line = format!(
         "-l {first},{last}{} -- -p 7 -q 2 -T 0 --portmap=(0,2)(1,1) --no-mac-updating",
         vdevs(3)

@@ -260,15 +260,7 @@ impl Top {
             lines.push(Line::styled(text, style));
         }
         for (lane, link) in self.links() {
-            let us = |ns: u64| ns as f64 / 1e3;
-            let late = &link.lateness;
-            lines.push(Line::raw(format!(
-                "link {} late by {:.1} us (half), {:.1} us (99 %), {:.1} us (most)",
-                lane.name,
-                us(late.p50_ns),
-                us(late.p99_ns),
-                us(late.max_ns)
-            )));
+            lines.push(Line::raw(format!("link {} {}", lane.name, link.lateness)));
         }
         for (y, line) in area.rows().zip(lines) {
             line.render(y, buffer);

@@ -3,7 +3,10 @@
 //! Lateness is the time at which the kernel had a frame minus the time at which it was due: the honest sign whether a run
 //! is valid. Sixteen steps for each doubling, so a figure is at most 6.25 % too high.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +77,19 @@ impl Lateness {
             buckets.map(|(at, count)| [bound(at), count]).collect(),
             self.sum_ns.load(Relaxed),
             self.max_ns.load(Relaxed),
+        )
+    }
+}
+
+impl fmt::Display for LatenessSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |ns: u64| ns as f64 / 1e3;
+        write!(
+            f,
+            "late by {:.1} us (half), {:.1} us (99 %), {:.1} us (most)",
+            us(self.p50_ns),
+            us(self.p99_ns),
+            us(self.max_ns)
         )
     }
 }
