@@ -150,27 +150,31 @@ impl Segment {
         }
     }
 
-    /// Whether every checksum of the frame is right, or `partial`: left to be completed, and prepared for it.
+    /// Whether every checksum of the frame is right, or `partial`: left to be completed, and prepared for it. Of the two ways
+    /// to write zero, it must be the one that whoever cuts a super-frame writes: `0xffff` for UDP, else `0`.
     #[inline]
     pub(super) fn is_sound(&self, frame: &[u8], partial: bool) -> bool {
         let (network, transport) = (usize::from(self.network), usize::from(self.transport));
         let Some(ip) = frame.get(network..transport) else {
             return false;
         };
-        if !self.is_v6() && fold(sum(ip)) != 0xffff {
+        if !self.is_v6() && (fold(sum(ip)) != 0xffff || ip.get(10..12) == Some(&[0xff; 2])) {
             return false;
         }
         let rest = &frame[transport..];
         let Some(pseudo) = self.pseudo(frame, rest.len()) else {
             return false;
         };
+        let field = rest
+            .get(self.csum_offset().into()..)
+            .and_then(|rest| rest.first_chunk());
+        let Some(field) = field.map(|field| u16::from_be_bytes(*field)) else {
+            return false;
+        };
         if partial {
-            let at = usize::from(self.csum_offset());
-            rest.get(at..)
-                .and_then(|rest| rest.first_chunk())
-                .is_some_and(|field| u16::from_be_bytes(*field) == fold(pseudo))
+            field == fold(pseudo)
         } else {
-            fold(sum(rest) + pseudo) == 0xffff
+            fold(sum(rest) + pseudo) == 0xffff && !(self.tcp && field == 0xffff)
         }
     }
 }

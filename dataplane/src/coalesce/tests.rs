@@ -226,6 +226,30 @@ fn fragments_options_and_wrong_checksums_stay_alone_and_part_the_others() {
     }
 }
 
+/// Zero can be written as 0 and as 0xffff; a frame that was cut from a super-frame has just one of them.
+#[test]
+fn an_unusual_zero_as_checksum_stays_as_it_is() {
+    use crate::wire::checksum::{fold, sum};
+    // What the field must hold for the bytes to be right, added to two bytes that were zero, makes it zero.
+    let mut segment = tcp(100, 20, |_| {});
+    segment[72..74].fill(0);
+    segment[50..52].fill(0);
+    let pseudo = sum(&segment[26..34]) + 6 + 40;
+    let rest = !fold(sum(&segment[34..]) + pseudo);
+    segment[72..74].copy_from_slice(&rest.to_be_bytes());
+    assert_eq!(merged(&[segment.clone(), tcp(120, 20, |_| {})]), [2]);
+    segment[50..52].fill(0xff);
+    assert_eq!(merged(&[segment, tcp(120, 20, |_| {})]), [1, 1]);
+
+    let datagram = |id: u16| udp(1, 20, |ip| ip.identification = id);
+    let rest = u16::from_be_bytes(*datagram(0)[24..].first_chunk().unwrap());
+    let mut datagram = datagram(rest);
+    assert_eq!(datagram[24..26], [0, 0]);
+    assert_eq!(merged(&[datagram.clone(), datagram.clone()]), [2]);
+    datagram[24..26].fill(0xff);
+    assert_eq!(merged(&[datagram.clone(), datagram]), [1, 1]);
+}
+
 #[test]
 fn partial_checksums_join_if_they_are_prepared() {
     let mut frame = plain(1, 20);
