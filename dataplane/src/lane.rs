@@ -227,6 +227,9 @@ impl Lane {
     /// Asks the kernel what it dropped and publishes all counters. Costs a system call: not for every turn.
     pub fn refresh(&mut self) {
         self.tally.kernel_drops += self.rx.kernel_drops();
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.forgo(self.tx.refuses());
+        }
         self.publish();
         let size = self.pool.size();
         self.counters.publish_levels(Levels {

@@ -11,6 +11,7 @@ pub mod netns;
 pub(crate) mod packet;
 #[cfg(feature = "program")]
 pub(crate) mod pcap;
+pub(crate) mod release;
 pub(crate) mod ring;
 pub(crate) mod signal;
 #[cfg(feature = "xdp")]
