@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     workers: Vec<Worker>,
     /// Who looks on at ports of pairs that the kernel carries.
     looking: Vec<observe::Looking>,
+    /// Where the interfaces of each namespace say what they drop.
+    said: Vec<device::Said>,
     /// What the workers had done when counting began anew.
     activity_base: Vec<Activity>,
     /// What kind of pages frames lie on.
@@ -171,6 +173,7 @@ impl Relay {
             lanes: Slots::new(),
             workers: Vec::new(),
             looking: Vec::new(),
+            said: Vec::new(),
             activity_base: Vec::new(),
             pages: Pages::default(),
             epoch,
@@ -647,12 +650,19 @@ impl Inner {
 
     /// Has all workers publish their counters, unless they just did. Whether all have.
     fn refresh(&mut self) -> bool {
+        self.refresh_beside(|_| ())
+    }
+
+    /// The same, and does something else while they do.
+    fn refresh_beside(&mut self, other: impl FnOnce(&mut Self)) -> bool {
         if self.refreshed.is_some_and(|then| then.elapsed() < FRESH) {
+            other(self);
             return true;
         }
         self.refresh_kernel();
         let waits: Vec<_> = self.workers.iter().map(Worker::refresh).collect();
         let deadline = Instant::now() + REFRESH_MAX;
+        other(self);
         let all = waits
             .iter()
             .all(|wait| wait.recv_deadline(deadline).is_ok());
@@ -674,9 +684,8 @@ impl Inner {
     }
 
     fn snapshot(&mut self, last: bool) -> Snapshot {
-        self.refresh();
+        self.refresh_beside(Self::refresh_drops);
         self.refresh_vanished();
-        self.refresh_drops();
         let port = |id: usize| self.ports[id].name.to_string();
         let ports = self
             .ports
