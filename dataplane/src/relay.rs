@@ -105,6 +105,8 @@ pub(crate) struct Inner {
 
 struct Port {
     name: PortName,
+    /// The name as it is shown: made once, since every snapshot bears it thrice.
+    shown: String,
     interface: Interface,
     link: Arc<Link>,
     gone: bool,
@@ -143,6 +145,8 @@ struct Retry {
 }
 
 struct LaneInfo {
+    /// As it is shown: made once, since every snapshot bears it.
+    name: String,
     rx: usize,
     tx: usize,
     queue: usize,
@@ -272,6 +276,7 @@ impl Port {
         let mut drops = device::DeviceDrops::default();
         drops.follow(&interface);
         Self {
+            shown: name.to_string(),
             name,
             interface,
             link,
@@ -457,6 +462,7 @@ impl Inner {
             return id;
         }
         let id = self.lanes.insert(LaneInfo {
+            name: self.name_of_lane(rx, tx, queue),
             rx,
             tx,
             queue,
@@ -686,15 +692,13 @@ impl Inner {
     fn snapshot(&mut self, last: bool) -> Snapshot {
         self.refresh_beside(Self::refresh_drops);
         self.refresh_vanished();
-        let port = |id: usize| self.ports[id].name.to_string();
-        let ports = self
-            .ports
-            .iter()
-            .map(|(_, port)| (port.name.to_string(), port.state(), port.drops.total()))
-            .collect();
+        let port = |id: usize| self.ports[id].shown.clone();
+        let mut ports = Vec::with_capacity(2 * self.pairs.len());
+        let shown = |port: &Port| (port.shown.clone(), port.state(), port.drops.total());
+        ports.extend(self.ports.iter().map(|(_, port)| shown(port)));
         let lane = |(_, lane): (usize, &LaneInfo)| {
             let mut snapshot = LaneSnapshot::new(
-                self.lane_name(lane),
+                lane.name.clone(),
                 port(lane.rx),
                 port(lane.tx),
                 lane.tally().since(&lane.base),
@@ -707,6 +711,9 @@ impl Inner {
             });
             snapshot
         };
+        // As many as there are: to move them while their memory grows costs as much as to make them.
+        let mut lanes = Vec::with_capacity(self.pairs.iter().map(|pair| pair.lanes.len()).sum());
+        lanes.extend(self.lanes.iter().map(lane));
         let worker = |(at, worker): (usize, &Worker)| {
             let core = self.config.cores.get(at).copied();
             let base = self.activity_base.get(at).copied().unwrap_or_default();
@@ -717,7 +724,7 @@ impl Inner {
             [self.epoch, self.counted_from].map(|since| now.duration_since(since)),
             last,
             ports,
-            self.lanes.iter().map(lane).collect(),
+            lanes,
             self.workers.iter().enumerate().map(worker).collect(),
         )
     }
@@ -750,7 +757,7 @@ impl Inner {
                 .lanes
                 .iter()
                 .filter(|(id, lane)| lane.worker == at && !self.in_kernel(*id))
-                .map(|(_, lane)| self.lane_name(lane))
+                .map(|(_, lane)| lane.name.clone())
                 .collect();
             lines.push(format!(
                 "core {core}: {}",
@@ -766,7 +773,7 @@ impl Inner {
             let Some(link) = lane.link.as_ref().map(LinkHandle::snapshot) else {
                 continue;
             };
-            let (name, words, seed) = (self.lane_name(lane), link.settings, link.seed);
+            let (name, words, seed) = (lane.name.clone(), link.settings, link.seed);
             lines.push(format!("link {name}: {words} (its seed is {seed})"));
         }
         if self.pages != Pages::default() {
@@ -811,12 +818,12 @@ impl Inner {
         Worker::stop(self.workers.drain(..));
     }
 
-    fn lane_name(&self, lane: &LaneInfo) -> String {
-        let [rx, tx] = [lane.rx, lane.tx].map(|id| &self.ports[id].name);
-        if lane.queue == 0 {
+    fn name_of_lane(&self, rx: usize, tx: usize, queue: usize) -> String {
+        let [rx, tx] = [rx, tx].map(|id| &self.ports[id].name);
+        if queue == 0 {
             format!("{rx}>{tx}")
         } else {
-            format!("{rx}>{tx}#{}", lane.queue)
+            format!("{rx}>{tx}#{queue}")
         }
     }
 }
