@@ -105,7 +105,7 @@ pub(crate) struct Inner {
 
 struct Port {
     name: PortName,
-    /// The name as it is shown: made once, since every snapshot bears it thrice.
+    /// The name as it is shown: not made for each snapshot, only when it changes.
     shown: String,
     interface: Interface,
     link: Arc<Link>,
@@ -145,7 +145,7 @@ struct Retry {
 }
 
 struct LaneInfo {
-    /// As it is shown: made once, since every snapshot bears it.
+    /// As it is shown: not made for each snapshot, only when a port is renamed.
     name: String,
     rx: usize,
     tx: usize,
@@ -188,6 +188,8 @@ impl Relay {
         };
         inner.workers = inner.make_workers()?;
         inner.join_ports(&interfaces)?;
+        // What it reads is opened now: later there may be no descriptor left.
+        inner.refresh_drops();
         let inner = Arc::new(Mutex::new(inner));
         // It begins with the state there is then: no change is missed.
         let watch = Some(LinkThread::start(Arc::clone(&inner))?);
@@ -462,7 +464,7 @@ impl Inner {
             return id;
         }
         let id = self.lanes.insert(LaneInfo {
-            name: self.name_of_lane(rx, tx, queue),
+            name: name_of_lane(&self.ports, rx, tx, queue),
             rx,
             tx,
             queue,
@@ -817,13 +819,12 @@ impl Inner {
     fn stop_workers(&mut self) {
         Worker::stop(self.workers.drain(..));
     }
+}
 
-    fn name_of_lane(&self, rx: usize, tx: usize, queue: usize) -> String {
-        let [rx, tx] = [rx, tx].map(|id| &self.ports[id].name);
-        if queue == 0 {
-            format!("{rx}>{tx}")
-        } else {
-            format!("{rx}>{tx}#{queue}")
-        }
+fn name_of_lane(ports: &Slots<Port>, rx: usize, tx: usize, queue: usize) -> String {
+    let [rx, tx] = [rx, tx].map(|id| &ports[id].shown);
+    match queue {
+        0 => format!("{rx}>{tx}"),
+        queue => format!("{rx}>{tx}#{queue}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Inner, Port};
+use super::{Inner, Port, name_of_lane};
 use crate::{
     config::{MacMode, PortBy, PortName},
     interface::Interface,
@@ -186,7 +186,13 @@ impl Inner {
         names
             .filter(|name| **name == old)
             .for_each(|name| *name = new.clone());
-        self.ports[id].name = new;
+        let port = &mut self.ports[id];
+        (port.shown, port.name) = (new.to_string(), new);
+        for (_, lane) in self.lanes.iter_mut() {
+            if lane.rx == id || lane.tx == id {
+                lane.name = name_of_lane(&self.ports, lane.rx, lane.tx, lane.queue);
+            }
+        }
     }
 
     /// Passes the state of each port's link on to the other port of its pair, if that is asked for.
