@@ -64,6 +64,10 @@ pub(crate) struct Chain {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: Option<u32>,
 
+    /// Rounds, each beginning with another relay and another place; figures are medians with their range.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+
     /// Messages a second of sockperf's under-load runs [default: 1000,10000].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rates: Option<Vec<u32>>,
@@ -93,7 +97,7 @@ pub(crate) struct Chain {
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     pub(crate) l2relay_args: String,
 
-    /// Measure everything a second time with client, relay and server in Docker containers.
+    /// Measure everything in Docker containers too, in each round, and compare: client, relay and server.
     #[arg(long)]
     pub(crate) containers: bool,
 

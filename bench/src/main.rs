@@ -8,7 +8,7 @@
 //! container containers in their place
 //! topology  namespaces and cables;    rivals    the relays; traffic   the loads and their parsers
 //! chain     loads × relays;           report    JSON, Markdown, HTML with plots
-//! peers     relays × metrics, in rounds
+//! peers     relays × metrics;         rounds    medians, ratios within a round, verdicts
 //! dumbbell  TCP over emulated links: DCE Cradle's experiment
 //! accuracy  emulated links, measured at both ends
 //! flood     the steady flood generator; count   the counter at the receiver
@@ -31,6 +31,7 @@ mod process;
 mod reader;
 mod report;
 mod rivals;
+mod rounds;
 mod run;
 mod say;
 mod sys;

@@ -135,7 +135,7 @@ fn a_chain_is_measured_reported_and_removed() {
     );
     let json = std::fs::read_to_string(out.0.join("report.json")).expect("a JSON report");
     let report: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
-    let measured = &report["sections"][0]["variants"][0]["measurements"];
+    let measured = &report["sections"][0]["variants"][0]["rounds"][0]["measurements"];
     let figures = |i: usize, kind: &str| measured[i]["outcome"]["measured"][kind].clone();
     for i in [0, 1] {
         let latency = figures(i, "latency");

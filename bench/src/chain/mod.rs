@@ -1,4 +1,5 @@
-//! The chain: the same loads through each relay, one after the other, each in a topology of its own.
+//! The chain: the same loads through each relay in each place, one after the other, in interleaved rounds, each time in a topology
+//! of its own: nothing of one runs while another is measured.
 
 mod compare;
 mod first;
@@ -15,8 +16,9 @@ use crate::container::Containers;
 use crate::machine::Machine;
 use crate::meter::Meter;
 use crate::process::Output;
-use crate::report::{Measurement, Outcome, Report, Section, VERSION, Variant};
+use crate::report::{Measurement, Outcome, Pass, Report, Section, VERSION, Variant};
 use crate::rivals::{self, Layout, Rival, Running, Setup};
+use crate::rounds;
 use crate::run::{Interrupted, Run};
 use crate::say;
 use crate::topology::{Shape, Topology};
@@ -44,18 +46,21 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
         )?),
         false => None,
     };
-    let mut progress = Progress::new(&plans, if args.containers { 2 } else { 1 });
+    let places: Vec<Option<&Containers>> = match &containers {
+        Some(containers) => vec![None, Some(containers)],
+        None => vec![None],
+    };
+    let rounds = args.rounds as usize;
+    let mut progress = Progress::new(&plans, rounds, places.len());
     let mut sections = Vec::new();
     for plan in &plans {
-        sections.push(section(run, &setup, plan, None, &mut progress)?);
-        if let Some(containers) = &containers {
-            sections.push(section(run, &setup, plan, Some(containers), &mut progress)?);
-        }
+        sections.extend(measured(run, &setup, plan, &places, rounds, &mut progress)?);
     }
-    let mut notes = notes(&plans, machine.load_before);
+    let mut notes = notes(&plans, rounds, machine.load_before);
     notes.extend(compare::containers(&sections));
     let report = Report {
         version: VERSION,
+        rounds: args.rounds,
         took_s: started.elapsed().as_secs_f64(),
         notes,
         machine,
@@ -75,68 +80,81 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
     Ok(verdict(&report))
 }
 
-fn section(
+/// All rounds of a plan: a section for each place. Relay and place change places in each round.
+fn measured(
     run: &Run,
     setup: &Setup,
     plan: &Plan,
-    containers: Option<&Containers>,
+    places: &[Option<&Containers>],
+    rounds: usize,
     progress: &mut Progress,
-) -> Result<Section> {
-    let mut variants = Vec::new();
-    for rival in &plan.relays {
-        let mut variant = Variant {
+) -> Result<Vec<Section>> {
+    let mut sections: Vec<Section> = places
+        .iter()
+        .map(|containers| section(setup, plan, containers.is_some()))
+        .collect();
+    for round in 0..rounds {
+        for relay in rounds::order(round, plan.relays.len()) {
+            let rival = plan.relays[relay].as_ref();
+            for place in rounds::order(round, places.len()) {
+                let section = &mut sections[place];
+                let variant = &mut section.variants[relay];
+                let shape = rival
+                    .shape(plan.layout)
+                    .filter(|_| variant.trouble.is_none());
+                let Some(shape) = shape else {
+                    progress.skip(plan.loads.len());
+                    continue;
+                };
+                progress.turn(round, &section.place);
+                let mut pass = Pass::default();
+                let relay = (rival, shape, places[place]);
+                let measured = measure(run, setup, plan, relay, &mut pass, progress);
+                progress.skip(plan.loads.len() - pass.measurements.len());
+                match measured {
+                    Ok(command) => variant.command = command,
+                    Err(error) if error.is::<Interrupted>() => return Err(error),
+                    Err(error) => {
+                        say::err(&format!("{}: {error:#}", variant.name));
+                        pass.trouble = Some(format!("{error:#}"));
+                    }
+                }
+                variant.rounds.push(pass);
+            }
+        }
+    }
+    Ok(sections)
+}
+
+/// A place before anything is measured there, with the relays that will not be.
+fn section(setup: &Setup, plan: &Plan, in_containers: bool) -> Section {
+    let variants = plan.relays.iter().map(|rival| {
+        let skipped = match rival.missing(setup) {
+            _ if in_containers && !rival.fits_container() => {
+                Some("there is no container of it".to_owned())
+            }
+            None if rival.shape(plan.layout).is_none() => Some("it has no hairpin mode".into()),
+            missing => missing,
+        };
+        let trouble = skipped.map(|why| format!("skipped: {why}"));
+        if let Some(trouble) = &trouble {
+            say::err(&format!("{}: {trouble}", rival.name()));
+        }
+        Variant {
             name: rival.name().to_owned(),
             about: rival.about().to_owned(),
             command: String::new(),
-            start_ms: 0.0,
-            first_frame_ms: None,
-            throttled: None,
-            trouble: None,
-            statistics: None,
-            measurements: Vec::new(),
-        };
-        let steps = plan.loads.len();
-        let missing = rival.missing(setup);
-        match (missing, rival.shape(plan.layout)) {
-            _ if containers.is_some() && !rival.fits_container() => {
-                variant.trouble = Some("skipped: there is no container of it".into());
-            }
-            (Some(why), _) => variant.trouble = Some(format!("skipped: {why}")),
-            (None, None) => variant.trouble = Some("skipped: it has no hairpin mode".into()),
-            (None, Some(shape)) => {
-                let measured = measure(
-                    run,
-                    setup,
-                    plan,
-                    (rival.as_ref(), shape, containers),
-                    &mut variant,
-                    progress,
-                );
-                if let Err(error) = measured {
-                    if error.is::<Interrupted>() {
-                        return Err(error);
-                    }
-                    variant.trouble = Some(format!("{error:#}"));
-                }
-            }
+            trouble,
+            rounds: Vec::new(),
         }
-        progress.skip(steps - variant.measurements.len());
-        if let Some(trouble) = &variant.trouble {
-            say::err(&format!("{}: {trouble}", variant.name));
-        }
-        variants.push(variant);
-    }
-    Ok(Section {
-        title: match containers {
-            Some(_) => format!("{}, in containers", title(plan)),
-            None => title(plan),
-        },
-        place: if containers.is_some() {
-            "containers"
-        } else {
-            "namespaces"
-        }
-        .into(),
+    });
+    let (place, suffix) = match in_containers {
+        true => ("containers", ", in containers"),
+        false => ("namespaces", ""),
+    };
+    Section {
+        title: title(plan) + suffix,
+        place: place.into(),
         topology: match plan.layout {
             Layout::Pairs => "pairs".into(),
             Layout::Hairpin => "hairpin".into(),
@@ -145,19 +163,19 @@ fn section(
         host_cpu: setup.other_cpu,
         relay_cpu: setup.relay_cpu,
         seconds: plan.seconds,
-        variants,
-    })
+        variants: variants.collect(),
+    }
 }
 
-/// One relay under all loads. What was measured before an error stays in `variant`.
+/// One relay under all loads, and its command. What was measured before an error stays in `pass`.
 fn measure(
     run: &Run,
     setup: &Setup,
     plan: &Plan,
     (rival, shape, containers): (&dyn Rival, Shape, Option<&Containers>),
-    variant: &mut Variant,
+    pass: &mut Pass,
     progress: &mut Progress,
-) -> Result<()> {
+) -> Result<String> {
     let topology = Topology::build_in(run, shape, !plan.delay.is_zero(), containers)?;
     let mut links = rivals::play_links(run, setup, &topology, plan.delay)?;
     let starting = Instant::now();
@@ -166,14 +184,14 @@ fn measure(
     let mut relay = match ours {
         true => {
             let (relay, first) = first::frame(run, &topology, start)?;
-            variant.first_frame_ms =
+            pass.first_frame_ms =
                 first.map(|at| at.as_secs_f64() * 1e3 - plan.delay.as_secs_f64() * 2e3);
             relay
         }
         false => start()?,
     };
-    variant.start_ms = starting.elapsed().as_secs_f64() * 1e3;
-    variant.command = relay.command().to_owned();
+    pass.start_ms = starting.elapsed().as_secs_f64() * 1e3;
+    let command = relay.command().to_owned();
 
     let place = Place {
         run,
@@ -188,24 +206,24 @@ fn measure(
         progress.step(rival.name(), load);
         let measurement = one(&place, *load, plan.seconds, &relay, &mut silence)?;
         progress.result(&measurement);
-        variant.measurements.push(measurement);
+        pass.measurements.push(measurement);
         relay.check()?;
         links
             .check()
             .context("the relay that plays the delayed links")?;
     }
     let after = own_group.and_then(throttle::of);
-    variant.throttled = before.zip(after).map(|(a, b)| throttle::between(a, b));
+    pass.throttled = before.zip(after).map(|(a, b)| throttle::between(a, b));
     if let Some(output) = relay.stop() {
-        variant.statistics = last_snapshot(&output);
+        pass.statistics = last_snapshot(&output);
         if ours {
             output.succeed().context("stopping it")?;
         }
     }
-    if ours && variant.first_frame_ms.is_none() {
+    if ours && pass.first_frame_ms.is_none() {
         bail!("no frame had crossed it 2 s after it said that it forwards");
     }
-    Ok(())
+    Ok(command)
 }
 
 fn one(

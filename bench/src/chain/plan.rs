@@ -168,7 +168,7 @@ pub(super) fn title(plan: &Plan) -> String {
 }
 
 /// What a reader must know to read the figures.
-pub(super) fn notes(plans: &[Plan], load: f64) -> Vec<String> {
+pub(super) fn notes(plans: &[Plan], rounds: usize, load: f64) -> Vec<String> {
     let delayed = plans.iter().any(|p| !p.delay.is_zero());
     let hairpin = plans.iter().any(|p| p.layout == Layout::Hairpin);
     let mut notes = vec![
@@ -188,8 +188,17 @@ pub(super) fn notes(plans: &[Plan], load: f64) -> Vec<String> {
         "The Linux bridge and \"none\" run on the sender's CPU; a relay in user space has a CPU to \
          itself. Its CPU figure is that of the busiest stretch of the run; below 100 % for a relay that \
          spins, something else took its CPU.",
-        "Each figure is one run; on a virtual machine, repeat it before you believe a difference \
-         below 15 %.",
+        match rounds {
+            1 => {
+                "Each figure is one run; on a virtual machine, repeat it (--rounds) before you believe a \
+                 difference below 15 %."
+            }
+            _ => {
+                "Figures are medians of the rounds, with their range. Every relay is started anew in each round, \
+                 and rounds begin with another relay and another place each. Places are compared by the median of \
+                 ratios within a round. A curve is that of the round whose average is in the middle."
+            }
+        },
     ];
     if hairpin {
         notes.push(

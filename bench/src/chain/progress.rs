@@ -11,13 +11,16 @@ use crate::traffic::Load;
 pub(super) struct Progress {
     step: usize,
     steps: usize,
+    rounds: usize,
+    places: usize,
     started: Instant,
     expected: Duration,
 }
 
 impl Progress {
-    /// Counts the steps of all plans, each measured so many times.
-    pub(super) fn new(plans: &[Plan], times: usize) -> Self {
+    /// Counts the steps of all plans, each measured so many times in so many places.
+    pub(super) fn new(plans: &[Plan], rounds: usize, places: usize) -> Self {
+        let times = rounds * places;
         let (mut steps, mut expected) = (0, Duration::ZERO);
         for plan in plans {
             steps += plan.relays.len() * plan.loads.len();
@@ -31,9 +34,22 @@ impl Progress {
         }
         Self {
             step: 0,
+            rounds,
+            places,
             steps: steps * times,
             started: Instant::now(),
             expected: expected * times as u32,
+        }
+    }
+
+    /// A relay's turn begins.
+    pub(super) fn turn(&self, round: usize, place: &str) {
+        if self.rounds > 1 || self.places > 1 {
+            say::err(&format!(
+                "round {} of {}, in {place}",
+                round + 1,
+                self.rounds
+            ));
         }
     }
 

@@ -1,9 +1,8 @@
 //! What is to be reached, as a table, and whether it was.
 
-use serde::Serialize;
-
-use super::figure::{Summary, differences, ratios};
 use super::results::Results;
+use crate::rounds::figure::differences;
+use crate::rounds::{Summary, Verdict, ratios};
 
 /// What a figure is compared with.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -158,25 +157,13 @@ pub(crate) const GOALS: &[Goal] = &[
     Goal::times("l2relay-kernel-64", "flood-64-64-delivered", 0.97, KERNEL).over(5),
 ];
 
-/// What became of a goal.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Verdict {
-    /// The goal in words.
-    pub(crate) goal: String,
-    /// What was measured, with the goal's unit (`×` for a multiple).
-    pub(crate) measured: Option<Summary>,
-    /// Unit of `measured`.
-    pub(crate) unit: &'static str,
-    /// Whether the median reaches it; nothing if it was not measured.
-    pub(crate) met: Option<bool>,
-}
-
 impl Goal {
     /// Judges results; `None` where the figure or the relay was not asked for.
     pub(crate) fn judge(&self, results: &Results) -> Option<Verdict> {
         let figure = results.figure(self.figure)?;
         let ours = results.values(self.relay, self.figure)?;
-        let sign = if figure.more_is_better { "≥" } else { "≤" };
+        let bound = figure.bound(self.bound);
+        let (sign, _) = bound.words();
         let what = format!("{}, {}", self.relay, figure.label);
         let rounds = match self.rounds {
             1 => String::new(),
@@ -206,27 +193,15 @@ impl Goal {
                 (goal, Summary::of(&ratios(ours, &best)), "×")
             }
         };
-        let enough = measured.filter(|measured| measured.rounds >= self.rounds);
-        let met = enough.map(|measured| {
-            if figure.more_is_better {
-                measured.median >= self.bound
-            } else {
-                measured.median <= self.bound
-            }
-        });
-        Some(Verdict {
-            goal,
-            measured,
-            unit,
-            met,
-        })
+        let verdict = Verdict::judge(goal, measured, unit, bound, self.rounds);
+        Some(verdict)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::figure::Figure;
     use super::*;
+    use crate::rounds::figure::Figure;
 
     fn results(figure: Figure, rows: &[(&str, &[f64])]) -> Results {
         let mut results = Results::new(vec![figure.clone()]);

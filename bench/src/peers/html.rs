@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::figure::{Figure, Summary};
 use super::metric::RATES;
 use crate::report::html::{STYLE, facts};
 use crate::report::plot::{self, Bar, COLOURS, Line, escape};
+use crate::rounds::Summary;
+use crate::rounds::figure::Figure;
 
 /// The whole page.
 pub(super) fn page(report: &Report) -> String {

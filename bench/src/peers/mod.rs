@@ -4,7 +4,6 @@
 //! own in each round, and each round begins with another relay, so that neither the machine's mood nor the order favours one. Client,
 //! server and flood share a CPU, the relay has the other. Results are medians and ranges; goals are judged by ratios within a round.
 
-mod figure;
 mod goal;
 mod html;
 mod metric;
@@ -21,10 +20,11 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::rivals::{Rival, Setup};
+use crate::rounds::figure::Figure;
+use crate::rounds::{self, Verdict};
 use crate::run::{Interrupted, Run};
 use crate::say;
-use figure::Figure;
-use goal::{GOALS, Verdict};
+use goal::GOALS;
 use metric::{Metric, Outcome};
 use plan::{Plan, Preset};
 use results::Results;
@@ -155,8 +155,8 @@ pub(crate) fn peers(run: &Run, flags: &Flags) -> Result<bool> {
 
     let mut failed = false;
     for round in 0..plan.rounds as usize {
-        for turn in 0..present.len() {
-            let at = present[(round + turn) % present.len()];
+        for (turn, at) in rounds::order(round, present.len()).enumerate() {
+            let at = present[at];
             let relay = relays[at].as_ref();
             say::err(&format!(
                 "round {} of {}: {} ({} of {})",

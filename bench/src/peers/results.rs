@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::figure::{Figure, Summary};
-use super::goal::Verdict;
+use crate::rounds::Summary;
+use crate::rounds::figure::Figure;
+use crate::rounds::verdict::{Verdict, digits};
 
 /// Values of all rounds.
 #[derive(Debug, Clone, Serialize)]
@@ -84,7 +85,7 @@ impl Results {
     /// One cell: median and range, or a dash.
     fn cell(&self, relay: &str, key: &str) -> String {
         match self.values(relay, key).and_then(Summary::of) {
-            Some(summary) => show(&summary),
+            Some(summary) => summary.show(digits),
             None => self.lack_word(relay, key).unwrap_or("–").into(),
         }
     }
@@ -161,50 +162,9 @@ pub(crate) fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
     text
 }
 
-impl Verdict {
-    /// What was measured and whether it suffices.
-    pub(crate) fn words(&self) -> (String, &'static str) {
-        let measured = self.measured.map_or_else(
-            || "not measured".into(),
-            |m| format!("{} {}", show(&m), self.unit),
-        );
-        let met = match self.met {
-            Some(true) => "yes",
-            Some(false) => "NO",
-            None => "–",
-        };
-        (measured, met)
-    }
-}
-
-/// `median (min–max)`.
-fn show(summary: &Summary) -> String {
-    let median = digits(summary.median);
-    if summary.rounds == 1 {
-        return median;
-    }
-    format!("{median} ({}–{})", digits(summary.min), digits(summary.max))
-}
-
-/// Three significant digits, or all before the point.
-fn digits(value: f64) -> String {
-    let places = match value.abs() {
-        v if v >= 100.0 => 0,
-        v if v >= 10.0 => 1,
-        _ => 2,
-    };
-    format!("{value:.places$}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_have_three_digits() {
-        let shown = [0.0, 0.974, 9.994, 12.34, 543.21, 3956.7].map(digits);
-        assert_eq!(shown, ["0.00", "0.97", "9.99", "12.3", "543", "3957"]);
-    }
 
     #[test]
     fn the_table_has_medians_dashes_and_reasons() {
@@ -242,7 +202,7 @@ mod tests {
         let verdict = Verdict {
             goal: "rate ≥ 1 ×".into(),
             measured,
-            unit: "×",
+            unit: "×".into(),
             met: Some(false),
         };
         let text = markdown(&Results::new(vec![]), &[verdict]);

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::plot::{self, Bar, COLOURS, Line, escape};
-use super::{Outcome, Report, Row, Section, Throttled, Variant, counted, rows, short_rows};
+use super::{Outcome, Report, Row, Section, Variant, rows, short_rows};
 use crate::machine::Machine;
+use crate::rounds::Summary;
 use crate::traffic::{Figures, Load};
 
 /// Style of every page.
@@ -16,9 +17,13 @@ pub(super) fn page(report: &Report) -> String {
         "<!DOCTYPE html>\n<html lang=en>\n<meta charset=utf-8>\n\
          <meta name=viewport content=\"width=device-width, initial-scale=1\">\n\
          <title>l2relay-bench chain</title>\n<style>\n{STYLE}</style>\n<main>\n\
-         <h1>Client — relay — server</h1>\n<p class=sub>{} · {} · took {:.0} s</p>\n",
+         <h1>Client — relay — server</h1>\n<p class=sub>{} · {} · {}took {:.0} s</p>\n",
         escape(&report.machine.date),
         escape(&report.machine.cpu_model),
+        match report.rounds {
+            1 => String::new(),
+            rounds => format!("median (smallest–largest) of {rounds} rounds · "),
+        },
         report.took_s
     );
     for section in &report.sections {
@@ -83,18 +88,10 @@ fn section_html(section: &Section) -> String {
             escape(&variant.about)
         );
         if !variant.command.is_empty() {
-            let _ = write!(
-                html,
-                "<br><code>{}</code> ready after {:.0} ms",
-                escape(&variant.command),
-                variant.start_ms
-            );
+            let _ = write!(html, "<br><code>{}</code>", escape(&variant.command));
         }
-        if let Some(throttled) = variant.throttled.and_then(Throttled::words) {
-            let _ = write!(html, "; {}", escape(&throttled));
-        }
-        if let Some(counted) = variant.statistics.as_ref().and_then(counted) {
-            let _ = write!(html, "; {}", escape(&counted));
+        for said in variant.remarks() {
+            let _ = write!(html, "; {}", escape(&said));
         }
         if let Some(failure) = variant.failure() {
             let _ = write!(html, "<br><span class=bad>{}</span>", escape(&failure));
@@ -140,7 +137,7 @@ fn figure(section: &Section, load: Load) -> String {
     };
     let mut keys = String::new();
     if load.is_latency() {
-        for (variant, colour) in coloured().filter(|(v, _)| v.of(load).is_some()) {
+        for (variant, colour) in coloured().filter(|(v, _)| v.of(load).flatten().next().is_some()) {
             let silent = line(variant, load, colour).is_none();
             let _ = write!(
                 keys,
@@ -162,10 +159,18 @@ fn figure(section: &Section, load: Load) -> String {
     )
 }
 
+/// The distribution of the round whose average is in the middle.
 fn line(variant: &Variant, load: Load, colour: &'static str) -> Option<Line> {
-    let Outcome::Measured(Figures::Latency(latency)) = &variant.of(load)?.outcome else {
-        return None;
-    };
+    let mut latencies: Vec<_> = variant
+        .of(load)
+        .flatten()
+        .filter_map(|measurement| match &measurement.outcome {
+            Outcome::Measured(Figures::Latency(latency)) => Some(latency),
+            _ => None,
+        })
+        .collect();
+    latencies.sort_by(|a, b| a.avg_us.total_cmp(&b.avg_us));
+    let latency = latencies.get(latencies.len().saturating_sub(1) / 2)?;
     let mut points: Vec<(f64, f64)> = latency
         .curve
         .iter()
@@ -184,12 +189,17 @@ fn line(variant: &Variant, load: Load, colour: &'static str) -> Option<Line> {
 }
 
 fn bar(variant: &Variant, load: Load, colour: &'static str) -> Option<Bar> {
-    let value = match &variant.of(load)?.outcome {
-        Outcome::Measured(Figures::Goodput(g)) => Ok(g.received_bps / 1e9),
-        Outcome::Measured(Figures::Throughput(t)) => Ok(t.received_mbps),
-        Outcome::Measured(Figures::Latency(_)) => return None,
-        Outcome::NoConnection(_) => Err("no connection".into()),
-        Outcome::Failed(_) => Err("failed".into()),
+    let series = variant.series(load, |figures| match figures {
+        Figures::Goodput(g) => Some(g.received_bps / 1e9),
+        Figures::Throughput(t) => Some(t.received_mbps),
+        Figures::Latency(_) => None,
+    });
+    let value = match Summary::of(&series) {
+        Some(summary) => Ok(summary.median),
+        None => match variant.of(load).flatten().next()?.outcome {
+            Outcome::NoConnection(_) => Err("no connection".into()),
+            _ => Err("failed".into()),
+        },
     };
     Some(Bar {
         name: variant.name.clone(),

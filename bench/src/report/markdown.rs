@@ -2,11 +2,18 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, Row, Section, Throttled, counted, rows, short_rows};
+use super::{Report, Row, Section, rows, short_rows};
 
 /// The short tables only.
 pub(super) fn summary(report: &Report) -> String {
     let mut text = String::new();
+    if report.rounds > 1 {
+        let _ = writeln!(
+            text,
+            "Median (smallest–largest) of {} rounds.\n",
+            report.rounds
+        );
+    }
     for section in &report.sections {
         let _ = writeln!(text, "## {}\n\n{}", section.title, summary_table(section));
     }
@@ -36,16 +43,10 @@ pub(super) fn whole(report: &Report) -> String {
         for v in &section.variants {
             let _ = write!(text, "- {}: {}", v.name, v.about);
             if !v.command.is_empty() {
-                let _ = write!(text, "; `{}`, ready after {:.0} ms", v.command, v.start_ms);
+                let _ = write!(text, "; `{}`", v.command);
             }
-            if let Some(first) = v.first_frame_ms {
-                let _ = write!(text, ", first frame across after {first:.0} ms");
-            }
-            if let Some(throttled) = v.throttled.and_then(Throttled::words) {
-                let _ = write!(text, "; {throttled}");
-            }
-            if let Some(counted) = v.statistics.as_ref().and_then(counted) {
-                let _ = write!(text, "; {counted}");
+            for said in v.remarks() {
+                let _ = write!(text, "; {said}");
             }
             text.push('\n');
         }

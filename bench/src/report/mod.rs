@@ -2,6 +2,7 @@
 //!
 //! The JSON is the report; the other two are made from it and say nothing more.
 
+mod cells;
 pub(crate) mod html;
 mod markdown;
 pub(crate) mod plot;
@@ -13,10 +14,11 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
+use crate::rounds::{Summary, Verdict};
 use crate::traffic::{Figures, Load};
 
 /// Version of the JSON's layout.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// One invocation of the bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,11 +29,13 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// How long all of it took.
     pub(crate) took_s: f64,
+    /// In so many rounds; in each, every relay was measured once in every place.
+    pub(crate) rounds: u32,
     /// Measurements that belong together.
     pub(crate) sections: Vec<Section>,
     /// What was to be reached; empty without containers.
     #[serde(default)]
-    pub(crate) goals: Vec<Goal>,
+    pub(crate) goals: Vec<Verdict>,
     /// What a reader must know to read the figures.
     pub(crate) notes: Vec<String>,
 }
@@ -67,38 +71,31 @@ pub(crate) struct Variant {
     pub(crate) about: String,
     /// The command that started it; empty if it is no program.
     pub(crate) command: String,
+    /// Why it was not measured at all, if so.
+    pub(crate) trouble: Option<String>,
+    /// One for each round; empty if it was not measured.
+    pub(crate) rounds: Vec<Pass>,
+}
+
+/// One relay in one round: started, measured under all loads, stopped.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Pass {
     /// From its start until it said that it forwards.
     pub(crate) start_ms: f64,
     /// From its start until a frame had crossed it; none if that was not looked at.
-    #[serde(default)]
     pub(crate) first_frame_ms: Option<f64>,
     /// How often a CPU quota stopped it during its loads; none if its control group counts that not.
-    #[serde(default)]
     pub(crate) throttled: Option<Throttled>,
     /// Why it was not measured to the end, if so.
     pub(crate) trouble: Option<String>,
     /// The relay's own last statistics, if it prints them as JSON.
-    #[serde(default)]
     pub(crate) statistics: Option<serde_json::Value>,
     /// In the order in which they were made.
     pub(crate) measurements: Vec<Measurement>,
 }
 
-/// What was to be reached, and what was.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Goal {
-    /// In words, with its bound.
-    pub(crate) goal: String,
-    /// What was measured.
-    pub(crate) measured: f64,
-    /// Unit of `measured`; `×` for a multiple.
-    pub(crate) unit: String,
-    /// Whether it was reached.
-    pub(crate) met: bool,
-}
-
 /// What a control group counts of its CPU quota.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Throttled {
     /// Periods in which it ran.
     pub(crate) periods: u64,
@@ -185,7 +182,8 @@ impl Section {
     /// The loads, in the order of the report.
     pub(crate) fn loads(&self) -> Vec<Load> {
         let mut loads = Vec::new();
-        for measurement in self.variants.iter().flat_map(|v| &v.measurements) {
+        let passes = self.variants.iter().flat_map(|v| &v.rounds);
+        for measurement in passes.flat_map(|pass| &pass.measurements) {
             if !loads.contains(&measurement.load) {
                 loads.push(measurement.load);
             }
@@ -197,20 +195,96 @@ impl Section {
     fn command(&self, load: Load) -> Option<&str> {
         self.variants
             .iter()
-            .filter_map(|v| v.of(load))
+            .flat_map(|v| v.of(load))
+            .flatten()
             .map(|m| m.command.as_str())
             .find(|c| !c.is_empty())
     }
 }
 
 impl Variant {
-    /// What came of a load.
-    pub(crate) fn of(&self, load: Load) -> Option<&Measurement> {
-        self.measurements.iter().find(|m| m.load == load)
+    /// What came of a load, round by round.
+    pub(crate) fn of(&self, load: Load) -> impl Iterator<Item = Option<&Measurement>> {
+        self.rounds.iter().map(move |pass| pass.of(load))
+    }
+
+    /// A figure of a load, round by round.
+    pub(crate) fn series(
+        &self,
+        load: Load,
+        figure: impl Fn(&Figures) -> Option<f64>,
+    ) -> Vec<Option<f64>> {
+        self.of(load)
+            .map(|measurement| match &measurement?.outcome {
+                Outcome::Measured(figures) => figure(figures),
+                Outcome::NoConnection(_) | Outcome::Failed(_) => None,
+            })
+            .collect()
+    }
+
+    /// From its start until it said that it forwards, in milliseconds.
+    fn start_ms(&self) -> Option<Summary> {
+        let starts: Vec<_> = self.rounds.iter().map(|pass| Some(pass.start_ms)).collect();
+        Summary::of(&starts)
+    }
+
+    /// From its start until a frame had crossed it, in milliseconds, round by round.
+    pub(crate) fn first_frames_ms(&self) -> Vec<Option<f64>> {
+        self.rounds.iter().map(|pass| pass.first_frame_ms).collect()
+    }
+
+    /// What else is to be said of it: its start, its CPU quota, its own count.
+    fn remarks(&self) -> Vec<String> {
+        let ms = |value: f64| format!("{value:.0}");
+        let start = self.start_ms().filter(|_| !self.command.is_empty());
+        let first = Summary::of(&self.first_frames_ms());
+        let mut remarks = Vec::new();
+        remarks.extend(start.map(|start| format!("ready after {} ms", start.show(ms))));
+        remarks
+            .extend(first.map(|first| format!("first frame across after {} ms", first.show(ms))));
+        remarks.extend(self.throttled());
+        remarks.extend(self.counted());
+        remarks
+    }
+
+    /// How often a CPU quota stopped it in all rounds, in words; nothing without a quota.
+    fn throttled(&self) -> Option<String> {
+        let passes = self.rounds.iter().filter_map(|pass| pass.throttled);
+        let all = passes.reduce(|a, b| Throttled {
+            periods: a.periods + b.periods,
+            throttled_periods: a.throttled_periods + b.throttled_periods,
+            throttled_us: a.throttled_us + b.throttled_us,
+        });
+        all.and_then(Throttled::words)
+    }
+
+    /// What it counted itself in all rounds, in words; nothing if it does not.
+    fn counted(&self) -> Option<String> {
+        counted(self.rounds.iter().map(|pass| pass.statistics.as_ref()))
     }
 
     /// The first thing that went wrong, if anything did.
     pub(crate) fn failure(&self) -> Option<String> {
+        let failed = |(at, pass): (usize, &Pass)| {
+            let why = pass.failure()?;
+            Some(match self.rounds.len() {
+                1 => why,
+                _ => format!("round {}: {why}", at + 1),
+            })
+        };
+        let first = self.rounds.iter().enumerate().find_map(failed);
+        self.trouble.clone().or(first)
+    }
+}
+
+impl Pass {
+    /// What came of a load.
+    fn of(&self, load: Load) -> Option<&Measurement> {
+        self.measurements.iter().find(|m| m.load == load)
+    }
+
+    /// The first thing that went wrong, if anything did.
+    fn failure(&self) -> Option<String> {
         let failed = |m: &Measurement| match &m.outcome {
             Outcome::Measured(_) => None,
             Outcome::NoConnection(why) | Outcome::Failed(why) => Some(format!("{}: {why}", m.load)),
@@ -220,22 +294,28 @@ impl Variant {
     }
 }
 
-/// What a relay of ours counted, from its last statistics: frames in and out, and those dropped, by reason.
-fn counted(statistics: &serde_json::Value) -> Option<String> {
-    let (mut received, mut sent) = (0, 0);
+/// What a relay of ours counted, from its last statistics of each round: frames in and out, and those dropped, by reason.
+fn counted<'a>(statistics: impl Iterator<Item = Option<&'a serde_json::Value>>) -> Option<String> {
+    let (mut received, mut sent, mut kernel) = (0, 0, 0);
     let mut dropped: BTreeMap<String, u64> = BTreeMap::new();
-    for lane in statistics["lanes"].as_array()? {
-        received += lane["rx_packets"].as_u64()?;
-        sent += lane["tx_packets"].as_u64()?;
-        for (reason, count) in lane["dropped"].as_object()? {
-            *dropped.entry(reason.clone()).or_default() += count.as_u64()?;
+    let mut any = false;
+    for statistics in statistics.flatten() {
+        any = true;
+        for lane in statistics["lanes"].as_array()? {
+            received += lane["rx_packets"].as_u64()?;
+            sent += lane["tx_packets"].as_u64()?;
+            for (reason, count) in lane["dropped"].as_object()? {
+                *dropped.entry(reason.clone()).or_default() += count.as_u64()?;
+            }
         }
+        let ports = statistics["ports"].as_array()?.iter();
+        kernel += ports
+            .filter_map(|p| p["kernel_drops"].as_u64())
+            .sum::<u64>();
     }
-    let ports = statistics["ports"].as_array()?;
-    let kernel = ports
-        .iter()
-        .filter_map(|p| p["kernel_drops"].as_u64())
-        .sum();
+    if !any {
+        return None;
+    }
     dropped.insert("by the kernel before it".into(), kernel);
     dropped.retain(|_, count| *count > 0);
     let reasons: Vec<String> = dropped
@@ -265,25 +345,17 @@ impl Throttled {
     }
 }
 
-impl Goal {
-    /// What was measured and whether it suffices.
-    fn words(&self) -> (String, &'static str) {
-        let measured = format!("{:.2} {}", self.measured, self.unit);
-        (measured, if self.met { "yes" } else { "NO" })
-    }
-}
-
 /// One figure of a load: its name, and how it is written for each variant.
 struct Row {
     name: String,
     cells: Vec<String>,
 }
 
-/// Every figure of a load as rows, one cell for each variant.
+/// Every figure of a load as rows, one cell for each variant: median and range of the rounds.
 fn rows(section: &Section, load: Load) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for (at, variant) in section.variants.iter().enumerate() {
-        for (name, cell) in cells(variant, load) {
+        for (name, cell) in cells::of(variant, load) {
             let row = rows.iter().position(|r| r.name == name).unwrap_or_else(|| {
                 let cells = vec![String::from("–"); section.variants.len()];
                 rows.push(Row { name, cells });
@@ -293,71 +365,6 @@ fn rows(section: &Section, load: Load) -> Vec<Row> {
         }
     }
     rows
-}
-
-fn cells(variant: &Variant, load: Load) -> Vec<(String, String)> {
-    let Some(measurement) = variant.of(load) else {
-        return Vec::new();
-    };
-    let mut cells: Vec<(String, String)> = Vec::new();
-    let mut add = |name: &str, cell: String| cells.push((name.to_owned(), cell));
-    match &measurement.outcome {
-        Outcome::NoConnection(_) => add("result", "no connection".into()),
-        Outcome::Failed(_) => add("result", "failed".into()),
-        Outcome::Measured(figures) => {
-            add("result", "measured".into());
-            match figures {
-                Figures::Latency(l) => {
-                    add("average, us", us(l.avg_us));
-                    add("std-dev, us", us(l.std_dev_us));
-                    add("MIN, us", us(l.min_us));
-                    for p in &l.percentiles {
-                        add(&format!("p{}, us", p.percentile), us(p.us));
-                    }
-                    add("MAX, us", us(l.max_us));
-                    add("observations", l.observations.to_string());
-                    add("sent", l.sent.to_string());
-                    add("received", l.received.to_string());
-                    add("valid duration, s", format!("{:.3}", l.valid_s));
-                    add("sent in it", l.valid_sent.to_string());
-                    add("received in it", l.valid_received.to_string());
-                    add("dropped", l.dropped.to_string());
-                    add("duplicated", l.duplicated.to_string());
-                    add("out-of-order", l.out_of_order.to_string());
-                }
-                Figures::Throughput(t) => {
-                    add("sent", t.sent.to_string());
-                    add("sent, messages/s", format!("{:.0}", t.sent_mps));
-                    add(
-                        "sockperf's BandWidth, Mbps",
-                        format!("{:.1}", t.sockperf_mbps),
-                    );
-                    add("received", t.received.to_string());
-                    add("received, Mbit/s", format!("{:.1}", t.received_mbps));
-                }
-                Figures::Goodput(g) => {
-                    add("received, Gbit/s", gbps(g.received_bps));
-                    add("sent, Gbit/s", gbps(g.sent_bps));
-                    if let Some(lost) = g.lost_percent {
-                        add("lost, %", format!("{lost:.2}"));
-                    }
-                    if let Some(jitter) = g.jitter_ms {
-                        add("jitter, ms", format!("{jitter:.3}"));
-                    }
-                    if let Some(retransmits) = g.retransmits {
-                        add("retransmits", retransmits.to_string());
-                    }
-                    if let Some(congestion) = &g.congestion_control {
-                        add("congestion control", congestion.clone());
-                    }
-                }
-            }
-        }
-    }
-    if let Some(percent) = measurement.relay_cpu_percent {
-        add("relay's CPU, %", format!("{percent:.1}"));
-    }
-    cells
 }
 
 /// The rows of a load that a summary shows. Where there is no figure, the first says why.
@@ -379,7 +386,7 @@ fn short_rows(section: &Section, load: Load) -> Vec<Row> {
         let mut figures = figures;
         for result in results {
             for (cell, result) in figures[0].cells.iter_mut().zip(result.cells) {
-                if result != "measured" {
+                if result != "measured" && cell == "–" {
                     *cell = result;
                 }
             }
@@ -388,18 +395,6 @@ fn short_rows(section: &Section, load: Load) -> Vec<Row> {
     };
     short.truncate(wanted.len());
     short
-}
-
-fn us(value: f64) -> String {
-    match value {
-        v if v >= 1000.0 => format!("{v:.0}"),
-        v if v >= 100.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
-    }
-}
-
-fn gbps(bps: f64) -> String {
-    format!("{:.3}", bps / 1e9)
 }
 
 #[cfg(test)]
@@ -429,16 +424,18 @@ mod tests {
             name: name.into(),
             about: "a <relay> & more".into(),
             command: String::new(),
-            start_ms: 12.0,
-            first_frame_ms: Some(11.0),
-            throttled: Some(Throttled {
-                periods: 40,
-                throttled_periods: 3,
-                throttled_us: 120,
-            }),
             trouble: None,
-            statistics: None,
-            measurements,
+            rounds: vec![Pass {
+                start_ms: 12.0,
+                first_frame_ms: Some(11.0),
+                throttled: Some(Throttled {
+                    periods: 40,
+                    throttled_periods: 3,
+                    throttled_us: 120,
+                }),
+                measurements,
+                ..Pass::default()
+            }],
         }
     }
 
@@ -474,11 +471,12 @@ mod tests {
                 command: "l2relay-bench chain".into(),
             },
             took_s: 60.0,
-            goals: vec![Goal {
+            rounds: 1,
+            goals: vec![Verdict {
                 goal: "first frame ≤ 500 ms".into(),
-                measured: 11.0,
+                measured: Summary::of(&[Some(11.0)]),
                 unit: "ms".into(),
-                met: true,
+                met: Some(true),
             }],
             sections: vec![Section {
                 title: "Two ports".into(),
@@ -562,10 +560,16 @@ mod tests {
             ],
         });
         assert_eq!(
-            counted(&statistics).as_deref(),
+            counted([Some(&statistics), None].into_iter()).as_deref(),
             Some("it counted 15 packets in, 14 out, dropped: 3 by the kernel before it, 1 tx_full")
         );
-        assert_eq!(counted(&serde_json::json!({"lanes": 1})), None);
+        assert_eq!(
+            counted([Some(&statistics); 2].into_iter()).as_deref(),
+            Some("it counted 30 packets in, 28 out, dropped: 6 by the kernel before it, 2 tx_full")
+        );
+        assert_eq!(counted([None].into_iter()), None);
+        let other = serde_json::json!({"lanes": 1});
+        assert_eq!(counted([Some(&other)].into_iter()), None);
     }
 
     #[test]
@@ -576,7 +580,41 @@ mod tests {
         };
         assert_eq!(none.failure(), None);
         assert!(other.failure().is_some_and(|f| f.contains("no TCP answer")));
-        none.trouble = Some("it died".into());
-        assert_eq!(none.failure().as_deref(), Some("it died"));
+        none.rounds.push(Pass {
+            trouble: Some("it died".into()),
+            ..Pass::default()
+        });
+        assert_eq!(none.failure().as_deref(), Some("round 2: it died"));
+        none.trouble = Some("skipped".into());
+        assert_eq!(none.failure().as_deref(), Some("skipped"));
+    }
+
+    #[test]
+    fn rounds_are_told_by_median_and_range() {
+        let mut report = report();
+        report.rounds = 3;
+        let none = &mut report.sections[0].variants[0];
+        let first = none.rounds[0].clone();
+        for gbps in [10.0, 30.0] {
+            let mut pass = first.clone();
+            for measurement in &mut pass.measurements {
+                if let Outcome::Measured(Figures::Goodput(goodput)) = &mut measurement.outcome {
+                    goodput.received_bps = gbps * 1e9;
+                }
+            }
+            none.rounds.push(pass);
+        }
+        none.rounds[2].measurements.remove(0);
+        let page = report.html();
+        for text in [report.markdown(), report.summary(), page.clone()] {
+            assert!(text.contains("21.500 (10.000–30.000)"), "{text}");
+            assert!(text.contains("3 rounds"), "{text}");
+        }
+        assert!(report.markdown().contains("measured in 2 of 3"));
+        assert_eq!(page.matches("<polyline").count(), 2, "one curve each");
+        assert!(
+            page.contains("used up in 9 of 120 periods"),
+            "all rounds count"
+        );
     }
 }

@@ -9,8 +9,8 @@ use crate::count::{self, Counter, Counts};
 use crate::flood::frame::{Ends, Template};
 use crate::flood::{self, Flood, Interface};
 use crate::limit;
-use crate::peers::figure::Figure;
 use crate::peers::scene::Scene;
+use crate::rounds::figure::Figure;
 use crate::say;
 
 /// Until the relay's queues are as full as they get.

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Metric, Outcome, UDP, load, takes};
 use crate::meter::Meter;
-use crate::peers::figure::Figure;
 use crate::peers::scene::Scene;
+use crate::rounds::figure::Figure;
 use crate::traffic::sockperf::{self, Latency};
 use crate::traffic::{Figures, Load};
 use crate::transit::Stamps;

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use super::flood::Stream;
 use super::{Metric, Outcome};
-use crate::peers::figure::Figure;
 use crate::peers::scene::Scene;
+use crate::rounds::figure::Figure;
 
 /// Loss that counts as none. (A virtual machine stops now and then; no buffer lasts for that.)
 const NONE: f64 = 0.001;

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::figure::Figure;
 use super::scene::Scene;
 use crate::process::Program;
+use crate::rounds::figure::Figure;
 use crate::traffic::{Figures, Load, Protocol, probe};
 pub(crate) use latency::RATES;
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::{Metric, Outcome};
-use crate::peers::figure::Figure;
 use crate::peers::scene::Scene;
+use crate::rounds::figure::Figure;
 
 /// Time from the start of the program to the first frame at the server.
 pub(super) struct Start;

@@ -10,8 +10,8 @@ use super::{Metric, Outcome};
 use crate::count::{Counter, Spec};
 use crate::flood::Interface;
 use crate::flood::frame::show_mac;
-use crate::peers::figure::Figure;
 use crate::peers::scene::Scene;
+use crate::rounds::figure::Figure;
 use crate::topology;
 
 /// What becomes of the interface.

@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 
 use super::flood::Stream;
 use super::{Metric, Outcome};
-use crate::peers::figure::Figure;
 use crate::peers::scene::Scene;
 use crate::reader::Reader;
+use crate::rounds::figure::Figure;
 
 /// Rates, in kpps.
 const RATES: [u32; 4] = [50, 100, 200, 400];

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::{Metric, Outcome, UDP, load, set_hosts, takes};
-use crate::peers::figure::Figure;
 use crate::peers::scene::Scene;
+use crate::rounds::figure::Figure;
 use crate::traffic::{Figures, Load, Protocol};
 
 /// iperf3 over TCP.

@@ -1,8 +1,10 @@
 //! Figures of several rounds: what they are called, which way is better, and what is made of them.
 //!
-//! Pure arithmetic; used by the metrics, the goals and the table.
+//! Pure arithmetic; used by the metrics, the goals and the tables.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use super::Bound;
 
 /// One number that a metric gives in every round.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,6 +47,14 @@ impl Figure {
         }
     }
 
+    /// The bound of a goal: at least it where more is better, at most it where less is.
+    pub(crate) fn bound(&self, bound: f64) -> Bound {
+        match self.more_is_better {
+            true => Bound::AtLeast(bound),
+            false => Bound::AtMost(bound),
+        }
+    }
+
     /// The better of two values.
     fn better(&self, a: f64, b: f64) -> f64 {
         if self.more_is_better {
@@ -69,7 +79,7 @@ impl Figure {
 }
 
 /// Median and range of the rounds that have a value.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     /// The middle one, or the mean of the two in the middle.
     pub(crate) median: f64,
@@ -94,6 +104,15 @@ impl Summary {
             max,
             rounds: sorted.len(),
         })
+    }
+
+    /// `median (smallest–largest)`, or the value of the only round.
+    pub(crate) fn show(&self, number: impl Fn(f64) -> String) -> String {
+        let median = number(self.median);
+        if self.rounds == 1 {
+            return median;
+        }
+        format!("{median} ({}–{})", number(self.min), number(self.max))
     }
 }
 
