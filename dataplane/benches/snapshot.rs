@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use core_affinity::CoreId;
 use criterion::Criterion;
 use l2relay::{
     config::{Config, PortName},
@@ -19,6 +20,10 @@ use l2relay::{
 
 /// As many pairs as the goal names.
 const PAIRS: usize = 64;
+/// The core of the relay's worker.
+const WORKER: usize = 1;
+/// The core of who asks.
+const READER: usize = 0;
 /// Longer than what was fetched counts as fresh (5 ms).
 const STALE: Duration = Duration::from_millis(6);
 
@@ -90,9 +95,12 @@ fn main() {
     let config = Config {
         pairs: pairs.collect(),
         ring: Some(64),
+        cores: vec![WORKER],
         ..Config::default()
     };
     let relay = Relay::start(config).expect("it starts");
+    // On one core the two would not work side by side. Only now: the worker may be put only where this program may run.
+    assert!(core_affinity::set_for_current(CoreId { id: READER }));
     assert_eq!(relay.snapshot().lanes.len(), 2 * PAIRS);
     // As it is taken, and as a client of the control socket is sent it.
     for (name, as_json) in [
