@@ -90,7 +90,7 @@ pub(crate) struct Chain {
     #[arg(long, default_value = "report")]
     pub(crate) out: PathBuf,
 
-    /// The program l2relay [default: the one beside this program].
+    /// The program l2relay [default: the one beside this program; with --containers that of the image].
     #[arg(long)]
     pub(crate) l2relay: Option<PathBuf>,
 

@@ -213,6 +213,7 @@ fn setup(flags: &Flags) -> Result<Setup> {
     Ok(Setup {
         relay_cpu: flags.relay_cpu,
         other_cpu: flags.host_cpu,
+        confined: false,
         l2relay,
         l2relay_args: words.map(Into::into).collect(),
     })
