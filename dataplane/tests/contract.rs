@@ -644,7 +644,9 @@ mod xdp {
             rx: Kind::Packet,
             tx: Kind::Both,
         };
-        kernel_bed(JUMBO, via).map(super::carries_super_frames_whole_and_in_order);
+        if let Some(bed) = kernel_bed(JUMBO, via) {
+            super::carries_super_frames_whole_and_in_order(bed);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::common::{
 const RUN: &[&str] = &["--pair", "r0,r1"];
 
 /// What the server's UDP has counted: delivered, without a port, in error (a full buffer among them).
-fn udp_counters(net: &Net) -> u64 {
+pub(crate) fn udp_counters(net: &Net) -> u64 {
     let text = net.sh("server", "cat /proc/net/snmp");
     let lines: Vec<&str> = text
         .lines()
