@@ -19,3 +19,9 @@ pub(crate) mod tcx;
 pub(crate) mod xdp;
 #[cfg(feature = "xdp")]
 pub(crate) mod xsk;
+
+/// The numbers that a kernel's release begins with: `6.1.0-38-amd64` is (6, 1).
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
