@@ -11,7 +11,7 @@ use super::{
     layers::{Kind, Layer, Layers, protocol},
 };
 
-/// A checksum to be completed, as [`complete`](super::checksum::complete) wants it.
+/// A checksum to be completed, as [`complete`] wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partial {
     /// Where the sum begins, in bytes from the start of the frame.
