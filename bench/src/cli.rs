@@ -29,13 +29,14 @@ pub(crate) enum Command {
     /// it will take is said at the start; a relay that is not installed is skipped aloud.
     ///
     /// Relays: none, bridge, testpmd with -xdp, -macswap and -txoff as you like, l2relay (defaults), l2relay-spin, l2relay-macswap, l2relay-xdp,
-    /// l2relay-xdp-macswap, l2relay-xdp-generic, l2relay-xdp-packet (each frame alone), l2relay-coalesce (frames merged), l2relay-kernel; and
+    /// l2relay-xdp-macswap, l2relay-xdp-generic, l2relay-xdp-packet (each frame alone), l2relay-coalesce (frames merged), l2relay-single (AF_PACKET,
+    /// each frame alone), l2relay-gro (the kernel merges), l2relay-watched (statistics read all the time), l2relay-kernel, -kernel-xdp, -kernel-64; and
     /// tx-limit, which is no relay but the rate at which the kernel takes frames from an AF_XDP socket on the relay's CPU.
     ///
     /// Metrics: start, idle, memory; ping-pong; transit (interface to interface, without sockets); under-load-N with N of 100, 1000, 10000,
     /// 50000 messages/s (with the relay's CPU); throughput-N with N of 64, 1472 bytes; udp; tcp, with -off (hosts' offloads off) and -8 (flows);
-    /// flood-SIZE-FLOWS with SIZE of 64, 512, 1500 and FLOWS of 1, 64, 1024; lossless-SIZE-64; socket-default and socket-4m (what a real UDP
-    /// socket with that receive buffer reads at several rates).
+    /// flood-SIZE-FLOWS with SIZE of 64, 512, 1500 and FLOWS of 1, 64, 1024; lossless-SIZE-FLOWS; socket-default-SIZE-FLOWS and socket-4m-SIZE-FLOWS
+    /// (what a real UDP socket with that receive buffer reads at several rates).
     ///
     /// Examples: `peers --preset goals`; `peers --rounds 15 --metrics transit --only l2relay-xdp,testpmd-xdp-txoff`.
     Peers(peers::Flags),
@@ -89,7 +90,7 @@ pub(crate) struct Chain {
     #[arg(long, default_value = "report")]
     pub(crate) out: PathBuf,
 
-    /// The program l2relay [default: the one beside this program].
+    /// The program l2relay [default: the one beside this program; with --containers that of the image].
     #[arg(long)]
     pub(crate) l2relay: Option<PathBuf>,
 

@@ -5,7 +5,7 @@
 //! before it starts. [`crate::topology`] holds and removes all of them.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -62,6 +62,18 @@ impl Containers {
             host_cpu,
             relay_cpu,
         })
+    }
+
+    /// The relay's program, copied out of its image.
+    pub(crate) fn program(&self, run: &Run) -> Result<Temporary> {
+        let copied = Temporary(std::env::temp_dir().join(run.name("l2relay")));
+        let name = run.name("program");
+        engine(run, &["create", "--name", &name, &self.image])?;
+        let from = format!("{name}:/l2relay");
+        let done = engine(run, &["cp", &from, &copied.path().to_string_lossy()]);
+        remove(&[name]);
+        done.with_context(|| format!("the program /l2relay in the image {}", self.image))?;
+        Ok(copied)
     }
 
     /// Starts a container that sleeps, without a network, and names its network namespace like it.
@@ -188,7 +200,7 @@ fn import_ends(run: &Run) -> Result<()> {
     files.dedup();
     let before = engine(run, &["image", "inspect", "--format={{.Id}}", ENDS]);
     let archive = std::env::temp_dir().join(run.name("ends.tar"));
-    let _guard = Remove(archive.clone());
+    let _guard = Temporary(archive.clone());
     let list: Vec<String> = files
         .iter()
         .map(|file| file.display().to_string())
@@ -231,9 +243,16 @@ fn library(line: &str) -> Option<PathBuf> {
         .map(Into::into)
 }
 
-struct Remove(PathBuf);
+/// A file of ours, removed at the end.
+pub(crate) struct Temporary(PathBuf);
 
-impl Drop for Remove {
+impl Temporary {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Temporary {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

@@ -1,6 +1,6 @@
 //! What a snapshot of a relay with 64 pairs takes, with all counters fetched anew from the workers and the kernel; and with its JSON.
 //!
-//! Needs root: the pairs are interfaces in a namespace of its own, which is removed again. Without root it says so and measures nothing.
+//! Needs root: the pairs are interfaces in a namespace of its own, their peers in a second, as those of containers are. Both are removed again. Without root it says so and measures nothing.
 //! Run with `cargo bench -p l2relay --bench snapshot`.
 
 use std::{
@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use core_affinity::CoreId;
 use criterion::Criterion;
 use l2relay::{
     config::{Config, PortName},
@@ -19,27 +20,39 @@ use l2relay::{
 
 /// As many pairs as the goal names.
 const PAIRS: usize = 64;
+/// The core of the relay's worker.
+const WORKER: usize = 1;
+/// The core of who asks.
+const READER: usize = 0;
 /// Longer than what was fetched counts as fresh (5 ms).
 const STALE: Duration = Duration::from_millis(6);
 
-/// A namespace with cables, removed on drop.
+/// Two namespaces and the cables between them, removed on drop.
 struct Space(String);
 
 impl Space {
     fn new() -> Result<Self, String> {
         let space = Self(format!("l2b-{}", std::process::id()));
+        let peers = space.peers();
         ip(&["netns", "add", &space.0], "")?;
-        let mut script = String::new();
+        ip(&["netns", "add", &peers], "")?;
+        let (mut script, mut up) = (String::new(), String::new());
         for pair in 0..PAIRS {
             for end in ["a", "b"] {
                 let _ = write!(
                     script,
-                    "link add {end}{pair} type veth peer name {end}{pair}x\nlink set {end}{pair} up\nlink set {end}{pair}x up\n"
+                    "link add {end}{pair} type veth peer name {end}{pair} netns {peers}\nlink set {end}{pair} up\n"
                 );
+                let _ = writeln!(up, "link set {end}{pair} up");
             }
         }
         ip(&["-n", &space.0, "-batch", "-"], &script)?;
+        ip(&["-n", &peers, "-batch", "-"], &up)?;
         Ok(space)
+    }
+
+    fn peers(&self) -> String {
+        format!("{}-peers", self.0)
     }
 
     fn port(&self, end: &str, pair: usize) -> PortName {
@@ -50,7 +63,9 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        let _ = ip(&["netns", "delete", &self.0], "");
+        for netns in [&self.0, &self.peers()] {
+            let _ = ip(&["netns", "delete", netns], "");
+        }
     }
 }
 
@@ -80,9 +95,12 @@ fn main() {
     let config = Config {
         pairs: pairs.collect(),
         ring: Some(64),
+        cores: vec![WORKER],
         ..Config::default()
     };
     let relay = Relay::start(config).expect("it starts");
+    // On one core the two would not work side by side. Only now: the worker may be put only where this program may run.
+    assert!(core_affinity::set_for_current(CoreId { id: READER }));
     assert_eq!(relay.snapshot().lanes.len(), 2 * PAIRS);
     // As it is taken, and as a client of the control socket is sent it.
     for (name, as_json) in [

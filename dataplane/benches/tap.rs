@@ -1,23 +1,25 @@
-//! What a capture costs a lane: no lane at all but its two queues (`bare`), a lane without a capture (`off`), one whose filter
-//! matches nothing (`other`), and one that copies every frame (`every`).
+//! What a capture costs a lane: a lane without a place for captures (`bare`), one without a capture (`off`), one whose filter matches
+//! nothing (`other`), and one that copies every frame (`every`).
 //!
-//! On the memory back end, a turn's 64 frames of 60 bytes. `off` less `bare` is all that a lane adds, of which the place for taps is a
-//! part: so it is no less than what a capture costs that is off. Run with `cargo bench -p l2relay --bench tap`.
+//! On the memory back end, a turn's 64 frames of 60 bytes. All four are one lane and one function ([`Lane::turn_by`]), by turns in short
+//! batches, so that what else the machine does meets them alike; told are medians over the batches, of each and of its difference to
+//! `bare` in the same batch. The lane is made anew several times: where its memory lies is worth some ns.
+//! Run with `cargo bench -p l2relay --bench tap`.
 
-use criterion::{BatchSize, Criterion, Throughput};
+use std::{
+    array, env,
+    time::{Duration, Instant},
+};
+
 use l2relay::{
     burst::Burst,
-    lane::{Lane, Turn},
+    lane::Lane,
     memory::{FramePool, PoolSize},
-    port::{
-        RxQueue, TxQueue,
-        memory::{self, Packet, Wire},
-    },
+    port::memory::{self, Packet, Wire},
     stage::tap::{
         Observer, Point, Tap, TapSettings,
         bpf::{Instruction, Program},
     },
-    stats::{Counters, Tally},
 };
 
 /// `tcpdump -ddd 'tcp port 80'`: what a UDP frame runs through before it is rejected.
@@ -46,74 +48,82 @@ const TCP_PORT_80: [(u16, u8, u8, u32); 20] = [
 
 /// Frames that a lane takes in a turn.
 const FRAMES: usize = Burst::MIN;
+/// Turns of a batch.
+const TURNS: u32 = 16;
+/// Batches of each variant with one lane.
+const BATCHES: usize = 250;
+/// Lanes made, one after another.
+const LANES: usize = 16;
 
-/// What is turned.
-enum Turned {
-    Lane(Box<Lane>),
-    /// The calls that a lane without stages makes, in a function that knows no taps.
-    Bare(Box<Bare>),
-}
+const VARIANTS: [&str; 4] = ["bare", "off", "other", "every"];
+const BARE: usize = 0;
 
-struct Bare {
-    rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
-    pool: FramePool,
-    burst: Burst,
-    tally: Tally,
-    counters: Counters,
-}
-
-impl Bare {
-    fn turn(&mut self, now_ns: u64) -> usize {
-        let room = self.tx.room();
-        let mut turn = Turn {
-            pool: &mut self.pool,
-            tally: &mut self.tally,
-            now_ns,
-            room,
-        };
-        self.rx
-            .rx_burst(&mut self.burst, room.min(FRAMES), &mut turn);
-        let received = self.burst.len();
-        self.tx.tx_burst(&mut self.burst, &mut turn);
-        self.counters.publish(&self.tally);
-        received
-    }
-}
-
+/// A lane and its surroundings.
 struct Scene {
-    turned: Turned,
+    lane: Lane,
     left: Wire,
     right: Wire,
+    now_ns: u64,
+    /// Those of the variants that have one.
+    taps: [Option<Tap>; VARIANTS.len()],
+    observers: Vec<Observer>,
 }
 
 impl Scene {
-    fn new(bare: bool) -> Self {
+    fn new(filter: &Program) -> Self {
         let (rx, _, left) = memory::port(FRAMES, 1514);
         let (_, tx, right) = memory::port(FRAMES, 1514);
-        let (rx, tx) = (Box::new(rx), Box::new(tx));
         let size = PoolSize {
             small: 2 * FRAMES,
             large: 0,
         };
         let pool = FramePool::ordinary(size).expect("memory for a few frames");
-        let turned = if bare {
-            Turned::Bare(Box::new(Bare {
-                rx,
-                tx,
-                pool,
-                burst: Burst::new(),
-                tally: Tally::default(),
-                counters: Counters::default(),
-            }))
-        } else {
-            Turned::Lane(Box::new(Lane::new(rx, Vec::new(), tx, pool)))
+        let settings = |filter| TapSettings {
+            filter,
+            buffer: 1 << 20,
+            ..TapSettings::default()
         };
+        let taps = [Some(filter.clone()), None].map(settings);
+        let [(other, looks), (every, takes)] =
+            taps.map(|settings| Tap::open(Point::Before, settings));
         Self {
-            turned,
+            lane: Lane::new(Box::new(rx), Vec::new(), Box::new(tx), pool),
             left,
             right,
+            now_ns: 0,
+            taps: [None, None, Some(other), Some(every)],
+            observers: vec![looks, takes],
         }
+    }
+
+    /// A batch of one variant, in ns a frame. Only the turns are timed.
+    fn batch(&mut self, variant: usize) -> f64 {
+        let tap = self.taps[variant].take();
+        let id = tap.as_ref().map(Tap::id);
+        tap.into_iter().for_each(|tap| self.lane.add_tap(tap));
+        let took: Duration = (0..TURNS).map(|_| self.turn(variant == BARE)).sum();
+        self.taps[variant] = id.and_then(|id| self.lane.remove_tap(id));
+        took.as_nanos() as f64 / f64::from(TURNS) / FRAMES as f64
+    }
+
+    fn turn(&mut self, bare: bool) -> Duration {
+        for _ in 0..FRAMES {
+            self.left.send(frame()).expect("the last turn took all");
+        }
+        self.now_ns += 1;
+        let start = Instant::now();
+        let moved = if bare {
+            self.lane.turn_by::<false>(self.now_ns)
+        } else {
+            self.lane.turn_by::<true>(self.now_ns)
+        };
+        let took = start.elapsed();
+        assert_eq!(moved, FRAMES);
+        while self.right.receive().is_some() {}
+        for observer in &mut self.observers {
+            while observer.receive().is_some() {}
+        }
+        took
     }
 }
 
@@ -125,59 +135,54 @@ fn frame() -> Packet {
     Packet::new(&bytes)
 }
 
-fn measure(criterion: &mut Criterion, name: &str, bare: bool, settings: Option<TapSettings>) {
-    let Scene {
-        mut turned,
-        mut left,
-        mut right,
-    } = Scene::new(bare);
-    let mut observer: Option<Observer> = None;
-    if let (Turned::Lane(lane), Some(settings)) = (&mut turned, settings) {
-        let (tap, other) = Tap::open(Point::Before, settings);
-        lane.add_tap(tap);
-        observer = Some(other);
-    }
-    let mut group = criterion.benchmark_group("tap");
-    group.throughput(Throughput::Elements(FRAMES as u64));
-    let mut now_ns = 0;
-    group.bench_function(name, |bencher| {
-        bencher.iter_batched(
-            || {
-                while right.receive().is_some() {}
-                while observer
-                    .as_mut()
-                    .is_some_and(|observer| observer.receive().is_some())
-                {}
-                for _ in 0..FRAMES {
-                    left.send(frame()).expect("the last turn took all");
-                }
-                now_ns += 1;
-                now_ns
-            },
-            |now_ns| {
-                let moved = match &mut turned {
-                    Turned::Lane(lane) => lane.turn(now_ns),
-                    Turned::Bare(bare) => bare.turn(now_ns),
-                };
-                assert_eq!(moved, FRAMES);
-            },
-            BatchSize::PerIteration,
-        );
-    });
-    group.finish();
+/// The quartiles, and how far the median may be from the true one (95 %, by the ranks of the binomial distribution).
+fn spread(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    let at = |rank: f64| values[(rank.max(0.0) as usize).min(values.len() - 1)];
+    let half = 0.98 * count.sqrt();
+    let [low, median, high] = [count / 2.0 - half, count / 2.0, count / 2.0 + half].map(at);
+    let [first, third] = [count / 4.0, count * 3.0 / 4.0].map(at);
+    format!(
+        "{median:7.2} ns a frame (95 %: {low:.2} to {high:.2}; quartiles {first:.2} and {third:.2})"
+    )
 }
 
 fn main() {
-    let criterion = &mut Criterion::default().configure_from_args();
+    // Without the argument that `cargo bench` gives, it only shows that it works.
+    let (lanes, batches) = match env::args().any(|argument| argument == "--bench") {
+        true => (LANES, BATCHES),
+        false => (1, 4),
+    };
     let code = TCP_PORT_80.map(Instruction::from);
     let filter = Program::new(&code).expect("it is what tcpdump prints");
-    let other = TapSettings {
-        filter: Some(filter),
-        ..TapSettings::default()
-    };
-    measure(criterion, "bare", true, None);
-    measure(criterion, "off", false, None);
-    measure(criterion, "other", false, Some(other));
-    measure(criterion, "every", false, Some(TapSettings::default()));
-    criterion.final_summary();
+    let mut rows: Vec<[f64; VARIANTS.len()]> = Vec::new();
+    for _ in 0..lanes {
+        let mut scene = Scene::new(&filter);
+        // The first time, nothing is where it will be.
+        for variant in 0..VARIANTS.len() {
+            scene.batch(variant);
+        }
+        for batch in 0..batches {
+            let mut row = [0.0; VARIANTS.len()];
+            for turn in 0..VARIANTS.len() {
+                // Each is first as often as the others.
+                let variant = (batch + turn) % VARIANTS.len();
+                row[variant] = scene.batch(variant);
+            }
+            rows.push(row);
+        }
+        let [other, every] = array::from_fn(|at| scene.observers[at].counts());
+        let passed = (batches + 1) as u64 * u64::from(TURNS) * FRAMES as u64;
+        assert_eq!((other.seen, other.matched), (passed, 0));
+        assert_eq!((every.matched, every.lost), (passed, 0));
+    }
+    for (variant, name) in VARIANTS.iter().enumerate() {
+        let values = rows.iter().map(|row| row[variant]).collect();
+        println!("{name:<12} {}", spread(values));
+        if variant != BARE {
+            let values = rows.iter().map(|row| row[variant] - row[BARE]).collect();
+            println!("{name:<5} - bare {}", spread(values));
+        }
+    }
 }

@@ -23,7 +23,7 @@ use crate::{
     lane::Turn,
     memory::{Frame, FramePool, Offload},
     port::Link,
-    wire::ethernet,
+    wire::{ethernet, segment::GsoKind},
 };
 
 /// What is merged.
@@ -44,6 +44,24 @@ impl Kinds {
         tcp4: true,
         tcp6: true,
     };
+
+    /// All but those of `others`.
+    pub(crate) fn without(self, others: Self) -> Self {
+        Self {
+            udp: self.udp && !others.udp,
+            tcp4: self.tcp4 && !others.tcp4,
+            tcp6: self.tcp6 && !others.tcp6,
+        }
+    }
+
+    /// Those of super-frames.
+    pub(crate) fn of_gso(&mut self, kind: GsoKind) -> &mut bool {
+        match kind {
+            GsoKind::Udp => &mut self.udp,
+            GsoKind::Tcp4 => &mut self.tcp4,
+            GsoKind::Tcp6 => &mut self.tcp6,
+        }
+    }
 
     #[inline]
     fn has(self, segment: &Segment) -> bool {
@@ -71,6 +89,8 @@ pub struct Coalescer {
     /// Frames to let pass as they are, because merging did not pay; and how many it was last time.
     pause: usize,
     paused: usize,
+    /// Frames that came in the last burst, and those that left: not judged yet.
+    last: Option<[usize; 2]>,
     /// The port that frames leave by: what it can't send alone is not merged either.
     link: Arc<Link>,
 }
@@ -93,8 +113,11 @@ struct Group {
 
 /// Most datagrams of a super-frame: receivers size their buffers by what the kernel's GRO makes (`UDP_GRO_CNT_MAX`).
 pub const MAX_DATAGRAMS: u32 = 64;
-/// Bursts of at least so many frames tell whether merging pays; shorter ones are merged always.
-const JUDGED: usize = 32;
+/// While merging rests, bursts of at least so many frames pass as they are; shorter ones are merged always.
+const RESTS: usize = 32;
+/// Bursts of at least so many frames tell whether merging pays, and shorter ones where [`MOST_BYTES`] bound them: fewer of a few
+/// hundred flows may be one of each.
+const FAIR: usize = 256;
 /// From so many frames for each that leaves merging pays, twice over: where all leave by an AF_PACKET socket, and where single ones leave
 /// by AF_XDP. By that they cost the kernel so much less that two or three are as dear as one super-frame (docs/performance.md).
 const PAYS_TWICE: [usize; 2] = [3, 6];
@@ -121,6 +144,7 @@ impl Coalescer {
             pays_twice: PAYS_TWICE[0],
             pause: 0,
             paused: 0,
+            last: None,
             link,
         }
     }
@@ -131,9 +155,22 @@ impl Coalescer {
         self
     }
 
+    /// Merges these no more.
+    pub(crate) fn forgo(&mut self, kinds: Kinds) {
+        self.kinds = self.kinds.without(kinds);
+    }
+
     /// Most frames that the lane's next turn takes in, when the last could take up to `depth`, was let take `limit` and took
     /// `received`: more when more was waiting, fewer when the backlog is gone.
-    pub fn depth(&self, depth: usize, limit: usize, received: usize) -> usize {
+    pub fn depth(&mut self, depth: usize, limit: usize, received: usize) -> usize {
+        // If bursts are about to be deeper, this one says little of those.
+        let grows = received >= limit && limit >= depth && depth < self.deepest;
+        if let Some([came, left]) = self.last.take()
+            && came >= FAIR.min(self.deepest)
+            && !grows
+        {
+            self.judge(came, left);
+        }
         if self.pause > 0 {
             // Deep bursts only cost the cache then.
             Burst::MIN
@@ -157,7 +194,7 @@ impl Coalescer {
     /// Merges what can be merged.
     pub fn merge(&mut self, burst: &mut Burst, turn: &mut Turn) {
         let came = burst.len();
-        if came >= JUDGED && self.pause > 0 {
+        if came >= RESTS && self.pause > 0 {
             self.pause = self.pause.saturating_sub(came);
             return;
         }
@@ -182,9 +219,7 @@ impl Coalescer {
             group.close(&self.out, turn);
         }
         burst.swap(&mut self.out);
-        if came >= JUDGED {
-            self.judge(came, burst.len());
-        }
+        self.last = Some([came, burst.len()]);
     }
 
     /// Where `came` frames became `left`: whether to go on merging, or to try again only after some frames.

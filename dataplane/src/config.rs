@@ -205,6 +205,7 @@ impl Config {
             mistakes
                 .push("AF_XDP sends past the qdisc: leave out --qdisc, or add --tx packet".into());
         }
+        self.coalesce.mistakes(self, &mut mistakes);
         const MAX_SLOTS: usize = 262_144;
         if self.queues.saturating_mul(self.slots()) > MAX_SLOTS {
             mistakes.push(format!(

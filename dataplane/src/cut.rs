@@ -40,13 +40,15 @@ impl Cutter {
         else {
             return turn.discard(frame, Reason::GsoUnsupported);
         };
-        if turn.pool.available(segments.largest()) < segments.count() {
-            return turn.discard(frame, Reason::PoolEmpty);
-        }
+        // Its own buffers first: those of what was merged here are enough for that.
         turn.pool.free(frame);
+        if turn.pool.available(segments.largest()) < segments.count() {
+            turn.tally.dropped[Reason::PoolEmpty as usize] += u64::from(meta.segments);
+            return;
+        }
         for index in 0..segments.count() {
             let Some(segment) = turn.pool.alloc(segments.largest()) else {
-                // Not reached: availability was checked, and freeing one only adds to it.
+                // Not reached: availability was checked.
                 turn.tally.dropped[Reason::PoolEmpty as usize] += 1;
                 continue;
             };

@@ -4,18 +4,19 @@
 //! question is asked in the network namespace of the calling thread, a [`Watch`] keeps the one it was opened in.
 //! `/sys/class/net` would not do: it shows the namespace in which it was mounted, whichever one asks.
 
+mod drops;
 #[cfg(feature = "xdp")]
 pub(crate) mod filter;
 mod netlink;
 mod watch;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, parse_ip, parse_u64};
 
 use crate::wire::ethernet::MacAddress;
+pub(crate) use drops::TxDrops;
 use netlink::{Message, ask, attributes, number, text};
 pub use watch::{Event, Watch};
 
@@ -181,15 +182,6 @@ impl Interface {
             .collect())
     }
 
-    /// What each interface has dropped instead of sending it, by name: the same count as [`Interface::tx_dropped`].
-    ///
-    /// From the text that the kernel makes for all at once (`dev_seq_printf_stats`, `net/core/net-procfs.c`): a question by netlink costs more for
-    /// one, and waits for whoever changes interfaces.
-    pub(crate) fn tx_drops() -> io::Result<HashMap<String, u64>> {
-        let text = fs::read_to_string("/proc/thread-self/net/dev")?;
-        Ok(text.lines().filter_map(tx_drops_of).collect())
-    }
-
     fn first(question: &Message) -> io::Result<Option<Self>> {
         match ask(question, 0) {
             Ok(messages) => Ok(messages.iter().find_map(Self::from_message)),
@@ -334,13 +326,6 @@ impl Address {
     }
 }
 
-/// Of a line of `/proc/net/dev`: the interface and its count, the twelfth of its numbers.
-fn tx_drops_of(line: &str) -> Option<(String, u64)> {
-    let (name, numbers) = line.split_once(':')?;
-    let drops = numbers.split_whitespace().nth(11)?.parse().ok()?;
-    Some((name.trim().to_owned(), drops))
-}
-
 #[cfg(test)]
 mod tests {
 
@@ -435,30 +420,6 @@ mod tests {
             (Some(bridge.index), Some("bridge"))
         );
         assert_eq!(a.promiscuity, 1);
-    }
-
-    /// Frames to a peer that is down are dropped, and told by name in one namespace and not in another.
-    #[test]
-    fn drops_are_told_by_name_and_namespace() {
-        let line = "  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16";
-        assert_eq!(tx_drops_of(line), Some(("eth0".into(), 12)));
-        assert_eq!(tx_drops_of("Inter-|   Receive  |  Transmit"), None);
-        assert_eq!(
-            tx_drops_of(" face |bytes    packets errs drop|bytes packets"),
-            None
-        );
-        let own = Interface::tx_drops().unwrap();
-        assert!(own.contains_key("lo"), "{own:?}");
-
-        let Some(namespace) = Namespace::make("drops") else {
-            return;
-        };
-        namespace.ip("link add here type veth peer name there");
-        namespace.ip("link set here up");
-        let asked = || Ok((Interface::tx_drops()?, Interface::find("here")?));
-        let (all, here) = inside(&namespace, asked);
-        assert_eq!(all.get("here"), here.map(|here| here.tx_dropped).as_ref());
-        assert!(!own.contains_key("here"));
     }
 
     #[test]

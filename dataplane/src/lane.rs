@@ -95,6 +95,13 @@ impl Lane {
     /// Frames are sent at the end of the turn that received them; none waits for a fuller burst. Under overload the
     /// turn takes in what the transmit side accepts and leaves the rest in the kernel, which drops it at no cost to us.
     pub fn turn(&mut self, now_ns: u64) -> usize {
+        self.turn_by::<true>(now_ns)
+    }
+
+    /// That loop, with or without a place for taps: only the bench that tells what the place costs does without.
+    #[doc(hidden)]
+    #[inline]
+    pub fn turn_by<const TAPS: bool>(&mut self, now_ns: u64) -> usize {
         let room = self.tx.room();
         let is_timed = self.is_timed();
         let mut turn = Turn {
@@ -113,16 +120,20 @@ impl Lane {
         self.rx.rx_burst(&mut self.burst, limit, &mut turn);
         let received = self.burst.len();
         let [before, after] = &mut self.taps;
-        before
-            .iter_mut()
-            .for_each(|tap| tap.copy(&self.burst, &turn));
+        if TAPS {
+            before
+                .iter_mut()
+                .for_each(|tap| tap.copy(&self.burst, &turn));
+        }
 
         for stage in &mut self.stages {
             stage.process(&mut self.burst, &mut turn);
         }
-        after
-            .iter_mut()
-            .for_each(|tap| tap.copy(&self.burst, &turn));
+        if TAPS {
+            after
+                .iter_mut()
+                .for_each(|tap| tap.copy(&self.burst, &turn));
+        }
 
         let offered = self.burst.len();
         if let Some(coalescer) = &mut self.coalescer {
@@ -227,6 +238,9 @@ impl Lane {
     /// Asks the kernel what it dropped and publishes all counters. Costs a system call: not for every turn.
     pub fn refresh(&mut self) {
         self.tally.kernel_drops += self.rx.kernel_drops();
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.forgo(self.tx.refuses());
+        }
         self.publish();
         let size = self.pool.size();
         self.counters.publish_levels(Levels {

@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     workers: Vec<Worker>,
     /// Who looks on at ports of pairs that the kernel carries.
     looking: Vec<observe::Looking>,
+    /// Where the interfaces of each namespace say what they drop.
+    said: Vec<device::Said>,
     /// What the workers had done when counting began anew.
     activity_base: Vec<Activity>,
     /// What kind of pages frames lie on.
@@ -103,6 +105,8 @@ pub(crate) struct Inner {
 
 struct Port {
     name: PortName,
+    /// The name as it is shown: not made for each snapshot, only when it changes.
+    shown: String,
     interface: Interface,
     link: Arc<Link>,
     gone: bool,
@@ -141,6 +145,8 @@ struct Retry {
 }
 
 struct LaneInfo {
+    /// As it is shown: not made for each snapshot, only when a port is renamed.
+    name: String,
     rx: usize,
     tx: usize,
     queue: usize,
@@ -171,6 +177,7 @@ impl Relay {
             lanes: Slots::new(),
             workers: Vec::new(),
             looking: Vec::new(),
+            said: Vec::new(),
             activity_base: Vec::new(),
             pages: Pages::default(),
             epoch,
@@ -181,6 +188,8 @@ impl Relay {
         };
         inner.workers = inner.make_workers()?;
         inner.join_ports(&interfaces)?;
+        // What it reads is opened now: later there may be no descriptor left.
+        inner.refresh_drops();
         let inner = Arc::new(Mutex::new(inner));
         // It begins with the state there is then: no change is missed.
         let watch = Some(LinkThread::start(Arc::clone(&inner))?);
@@ -269,6 +278,7 @@ impl Port {
         let mut drops = device::DeviceDrops::default();
         drops.follow(&interface);
         Self {
+            shown: name.to_string(),
             name,
             interface,
             link,
@@ -454,6 +464,7 @@ impl Inner {
             return id;
         }
         let id = self.lanes.insert(LaneInfo {
+            name: name_of_lane(&self.ports, rx, tx, queue),
             rx,
             tx,
             queue,
@@ -647,12 +658,19 @@ impl Inner {
 
     /// Has all workers publish their counters, unless they just did. Whether all have.
     fn refresh(&mut self) -> bool {
+        self.refresh_beside(|_| ())
+    }
+
+    /// The same, and does something else while they do.
+    fn refresh_beside(&mut self, other: impl FnOnce(&mut Self)) -> bool {
         if self.refreshed.is_some_and(|then| then.elapsed() < FRESH) {
+            other(self);
             return true;
         }
         self.refresh_kernel();
         let waits: Vec<_> = self.workers.iter().map(Worker::refresh).collect();
         let deadline = Instant::now() + REFRESH_MAX;
+        other(self);
         let all = waits
             .iter()
             .all(|wait| wait.recv_deadline(deadline).is_ok());
@@ -674,18 +692,15 @@ impl Inner {
     }
 
     fn snapshot(&mut self, last: bool) -> Snapshot {
-        self.refresh();
+        self.refresh_beside(Self::refresh_drops);
         self.refresh_vanished();
-        self.refresh_drops();
-        let port = |id: usize| self.ports[id].name.to_string();
-        let ports = self
-            .ports
-            .iter()
-            .map(|(_, port)| (port.name.to_string(), port.state(), port.drops.total()))
-            .collect();
+        let port = |id: usize| self.ports[id].shown.clone();
+        let mut ports = Vec::with_capacity(2 * self.pairs.len());
+        let shown = |port: &Port| (port.shown.clone(), port.state(), port.drops.total());
+        ports.extend(self.ports.iter().map(|(_, port)| shown(port)));
         let lane = |(_, lane): (usize, &LaneInfo)| {
             let mut snapshot = LaneSnapshot::new(
-                self.lane_name(lane),
+                lane.name.clone(),
                 port(lane.rx),
                 port(lane.tx),
                 lane.tally().since(&lane.base),
@@ -698,6 +713,9 @@ impl Inner {
             });
             snapshot
         };
+        // As many as there are: to move them while their memory grows costs as much as to make them.
+        let mut lanes = Vec::with_capacity(self.pairs.iter().map(|pair| pair.lanes.len()).sum());
+        lanes.extend(self.lanes.iter().map(lane));
         let worker = |(at, worker): (usize, &Worker)| {
             let core = self.config.cores.get(at).copied();
             let base = self.activity_base.get(at).copied().unwrap_or_default();
@@ -708,7 +726,7 @@ impl Inner {
             [self.epoch, self.counted_from].map(|since| now.duration_since(since)),
             last,
             ports,
-            self.lanes.iter().map(lane).collect(),
+            lanes,
             self.workers.iter().enumerate().map(worker).collect(),
         )
     }
@@ -741,7 +759,7 @@ impl Inner {
                 .lanes
                 .iter()
                 .filter(|(id, lane)| lane.worker == at && !self.in_kernel(*id))
-                .map(|(_, lane)| self.lane_name(lane))
+                .map(|(_, lane)| lane.name.clone())
                 .collect();
             lines.push(format!(
                 "core {core}: {}",
@@ -757,7 +775,7 @@ impl Inner {
             let Some(link) = lane.link.as_ref().map(LinkHandle::snapshot) else {
                 continue;
             };
-            let (name, words, seed) = (self.lane_name(lane), link.settings, link.seed);
+            let (name, words, seed) = (lane.name.clone(), link.settings, link.seed);
             lines.push(format!("link {name}: {words} (its seed is {seed})"));
         }
         if self.pages != Pages::default() {
@@ -801,13 +819,12 @@ impl Inner {
     fn stop_workers(&mut self) {
         Worker::stop(self.workers.drain(..));
     }
+}
 
-    fn lane_name(&self, lane: &LaneInfo) -> String {
-        let [rx, tx] = [lane.rx, lane.tx].map(|id| &self.ports[id].name);
-        if lane.queue == 0 {
-            format!("{rx}>{tx}")
-        } else {
-            format!("{rx}>{tx}#{}", lane.queue)
-        }
+fn name_of_lane(ports: &Slots<Port>, rx: usize, tx: usize, queue: usize) -> String {
+    let [rx, tx] = [rx, tx].map(|id| &ports[id].shown);
+    match queue {
+        0 => format!("{rx}>{tx}"),
+        queue => format!("{rx}>{tx}#{queue}"),
     }
 }

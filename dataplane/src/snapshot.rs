@@ -167,6 +167,14 @@ impl Snapshot {
         lanes: Vec<LaneSnapshot>,
         workers: Vec<WorkerSnapshot>,
     ) -> Self {
+        let ids: HashMap<&str, usize> = ports
+            .iter()
+            .enumerate()
+            .map(|(id, (name, ..))| (name.as_str(), id))
+            .collect();
+        let id = |name: &String| ids.get(name.as_str()).copied();
+        let ends = lanes.iter().map(|lane| (id(&lane.rx), id(&lane.tx)));
+        let ends: Vec<_> = ends.collect();
         let mut ports: Vec<PortSnapshot> = ports
             .into_iter()
             .map(|(name, state, device_drops)| PortSnapshot {
@@ -174,16 +182,11 @@ impl Snapshot {
                 ..PortSnapshot::new(name, state)
             })
             .collect();
-        let ids: HashMap<String, usize> = ports
-            .iter()
-            .enumerate()
-            .map(|(id, port)| (port.name.clone(), id))
-            .collect();
-        for lane in &lanes {
-            if let Some(&id) = ids.get(&lane.rx) {
+        for (lane, (rx, tx)) in lanes.iter().zip(ends) {
+            if let Some(id) = rx {
                 ports[id].add_rx(lane);
             }
-            if let Some(&id) = ids.get(&lane.tx) {
+            if let Some(id) = tx {
                 ports[id].add_tx(lane);
             }
         }

@@ -28,15 +28,8 @@ use progress::Progress;
 
 /// Measures, prints and writes the report; false if l2relay failed.
 pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
-    let setup = plan::setup(args)?;
+    let mut setup = plan::setup(args)?;
     let plans = plan::plans(args)?;
-    plan::check(&setup, &plans)?;
-
-    let started = Instant::now();
-    let machine = Machine::facts(run, &setup.l2relay)?;
-    if machine.load_before > BUSY {
-        say::err(&busy(machine.load_before));
-    }
     let containers = match args.containers {
         true => Some(Containers::prepare(
             run,
@@ -46,6 +39,21 @@ pub(crate) fn chain(run: &Run, args: &Chain) -> Result<bool> {
         )?),
         false => None,
     };
+    // Namespaces get the same program.
+    let copied = match (&containers, &args.l2relay) {
+        (Some(containers), None) => Some(containers.program(run)?),
+        _ => None,
+    };
+    if let Some(copied) = &copied {
+        setup.l2relay = copied.path().to_owned();
+    }
+    plan::check(&setup, &plans)?;
+
+    let started = Instant::now();
+    let machine = Machine::facts(run, &setup.l2relay)?;
+    if machine.load_before > BUSY {
+        say::err(&busy(machine.load_before));
+    }
     let places: Vec<Option<&Containers>> = match &containers {
         Some(containers) => vec![None, Some(containers)],
         None => vec![None],

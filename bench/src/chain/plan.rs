@@ -39,6 +39,8 @@ pub(super) fn setup(args: &Chain) -> Result<Setup> {
     Ok(Setup {
         relay_cpu: args.relay_cpu,
         other_cpu: args.host_cpu,
+        // Both places are to differ in nothing else.
+        confined: args.containers,
         l2relay: if l2relay.is_relative() {
             PathBuf::from(".").join(l2relay)
         } else {

@@ -27,7 +27,7 @@ use crate::say;
 use goal::GOALS;
 use metric::{Metric, Outcome};
 use plan::{Plan, Preset};
-use results::Results;
+use results::{FAILED, Results};
 use scene::Scene;
 
 /// What to compare, and how.
@@ -36,9 +36,9 @@ pub(crate) struct Flags {
     /// Which relays and metrics, where --only and --metrics do not say.
     #[arg(long, value_enum, default_value_t = Preset::Quick)]
     preset: Preset,
-    /// Rounds; in each every relay is measured once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
+    /// Rounds; in each every relay is measured once [default: 5; 15 with --preset goals, as some goals need].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
@@ -213,6 +213,7 @@ fn setup(flags: &Flags) -> Result<Setup> {
     Ok(Setup {
         relay_cpu: flags.relay_cpu,
         other_cpu: flags.host_cpu,
+        confined: false,
         l2relay,
         l2relay_args: words.map(Into::into).collect(),
     })
@@ -274,7 +275,7 @@ fn fail(
     let reason = format!("{error:#}");
     say::err(&format!("  FAILED: {reason}"));
     for figure in figures {
-        results.lack(relay.name(), &figure.key, "failed", &reason);
+        results.lack(relay.name(), &figure.key, FAILED, &reason);
     }
     Ok(())
 }
@@ -301,6 +302,11 @@ fn publish(report: &Report, flags: &Flags) -> Result<()> {
         report.rounds,
         report.seconds
     );
+    for entrant in &report.relays {
+        if let Some(reason) = &entrant.skipped {
+            page += &format!("- {} was skipped: {reason}\n", entrant.name);
+        }
+    }
     for note in NOTES {
         page += &format!("- {note}\n");
     }
@@ -359,7 +365,7 @@ mod tests {
         let report = compared(
             &run,
             "--rounds 1 --seconds 1 --only bridge --relay-cpu 0 --metrics start,transit,under-load-1000,throughput-64,udp,tcp-off-8,\
-             flood-64-64,lossless-64-64,socket-4m,link-up,re-created",
+             flood-64-64,lossless-64-64,socket-4m-64-64,link-up,re-created",
         );
         let values = &report["results"]["values"]["bridge"];
         let value = |key: &str| {
@@ -381,7 +387,7 @@ mod tests {
             "udp-goodput",
             "tcp-off-8-goodput",
             "lossless-64-64-overload",
-            "socket-4m-50k-read",
+            "socket-4m-64-64-50k-read",
             "link-up",
         ] {
             assert!(
@@ -389,7 +395,7 @@ mod tests {
                 "{more_than_nothing}: {values}"
             );
         }
-        let lost = value("socket-4m-50k-lost");
+        let lost = value("socket-4m-64-64-50k-lost");
         assert!((0.0..100.0).contains(&lost), "{values}");
         assert!(value("link-up") <= value("link-up-longest"), "{values}");
         for no_program in ["start", "under-load-1000-cpu", "re-created"] {

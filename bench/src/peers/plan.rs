@@ -15,9 +15,9 @@ use crate::rivals::{self, Rival};
 pub(crate) enum Preset {
     /// The relays that people choose from, and what tells them apart: some 10 minutes.
     Quick,
-    /// Everything that a goal needs: half an hour.
+    /// Everything that a goal needs, in 15 rounds: hours. The time is said at the start.
     Goals,
-    /// Every relay by every metric: some four hours.
+    /// Every relay by every metric: most of a day.
     Full,
 }
 
@@ -35,6 +35,10 @@ const QUICK: (&[&str], &[&str]) = (
     ],
     &["start", "idle", "ping-pong", "tcp", "flood-64-64", "memory"],
 );
+
+/// Rounds where none are asked for; and where every goal is to be judged, some of which want more.
+const ROUNDS: u32 = 5;
+const GOALS_ROUNDS: u32 = 15;
 
 /// To build the topology, start the relay and remove both; testpmd takes a second more than others.
 const OPEN: Duration = Duration::from_millis(1200);
@@ -54,7 +58,10 @@ impl Plan {
         Ok(Plan {
             relays: relays(flags)?,
             metrics: metrics(flags)?,
-            rounds: flags.rounds,
+            rounds: flags.rounds.unwrap_or(match flags.preset {
+                Preset::Goals => GOALS_ROUNDS,
+                Preset::Quick | Preset::Full => ROUNDS,
+            }),
             time: Duration::from_secs(flags.seconds.into()),
         })
     }
@@ -163,6 +170,11 @@ mod tests {
             );
         }
         assert!(metrics.len() < metric::all().len());
+        assert!(
+            GOALS
+                .iter()
+                .all(|goal| goal.rounds <= goals.rounds as usize)
+        );
 
         let some = plan("--metrics flood-64-64,idle --only l2relay,none");
         let (relays, metrics) = names(&some);

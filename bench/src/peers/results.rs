@@ -9,6 +9,9 @@ use crate::rounds::Summary;
 use crate::rounds::figure::Figure;
 use crate::rounds::verdict::{Verdict, digits};
 
+/// Why a relay has no value that went wrong, in a word.
+pub(crate) const FAILED: &str = "failed";
+
 /// Values of all rounds.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Results {
@@ -93,6 +96,11 @@ impl Results {
     /// Why a value is missing, in a word.
     pub(crate) fn lack_word(&self, relay: &str, key: &str) -> Option<&'static str> {
         self.lacking(relay, key).map(|lack| lack.word)
+    }
+
+    /// Whether a relay went wrong at this figure, in some round.
+    pub(crate) fn failed(&self, relay: &str, key: &str) -> bool {
+        self.lack_word(relay, key) == Some(FAILED)
     }
 
     fn lacking(&self, relay: &str, key: &str) -> Option<&Lack> {

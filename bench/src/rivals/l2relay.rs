@@ -143,7 +143,13 @@ impl Rival for L2relay {
         };
         let relay = match &site.containers {
             Some(containers) => containers.relay(&site.namespace),
-            None => Program::new(setup.l2relay.to_string_lossy()).within(&site.namespace),
+            None => {
+                let program = Program::new(setup.l2relay.to_string_lossy()).within(&site.namespace);
+                match setup.confined {
+                    true => program.on_cpu(setup.relay_cpu),
+                    false => program,
+                }
+            }
         };
         let relay = relay
             .args(["run", how, &ports, "--json", "--cores"])

@@ -42,6 +42,8 @@ pub(crate) struct Setup {
     pub(crate) relay_cpu: usize,
     /// A CPU for what else it has (testpmd's main thread, which sleeps).
     pub(crate) other_cpu: usize,
+    /// Whether all threads of l2relay keep to the relay's CPU, as in a container that has no other.
+    pub(crate) confined: bool,
     /// The program `l2relay`.
     pub(crate) l2relay: PathBuf,
     /// Further arguments for `l2relay run`.
@@ -295,6 +297,7 @@ mod tests {
         let setup = Setup {
             relay_cpu: 0,
             other_cpu: 0,
+            confined: false,
             l2relay: PathBuf::new(),
             l2relay_args: vec![],
         };

@@ -22,7 +22,8 @@ impl Bound {
         }
     }
 
-    fn holds(self, value: f64) -> bool {
+    /// Whether a value is within it.
+    pub(crate) fn holds(self, value: f64) -> bool {
         match self {
             Bound::AtLeast(bound) => value >= bound,
             Bound::AtMost(bound) => value <= bound,

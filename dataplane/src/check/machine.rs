@@ -5,15 +5,14 @@ use std::io;
 
 use super::{Findings, quota, size};
 use crate::interface::Interface;
-use crate::port::packet::{ENOUGH_BUFFER, SOCKET_BUFFER};
+use crate::port::packet::{self, ENOUGH_BUFFER, SOCKET_BUFFER};
 use crate::rights::{Rights, capability};
-use crate::sys::packet::PacketSocket;
-use crate::sys::version;
+use crate::sys::{packet::PacketSocket, release};
 
 pub(super) fn examine(findings: &mut Findings) {
     let rights = Rights::own();
     let socket = PacketSocket::open(0);
-    kernel(findings, read("/proc/sys/kernel/osrelease").trim());
+    kernel(findings, &release::name());
     packet_socket(findings, &rights, socket.as_ref().err());
     if let Ok(obtained) = socket.and_then(|socket| socket.receive_buffer(SOCKET_BUFFER)) {
         receive_buffer(
@@ -41,12 +40,20 @@ fn read(path: &str) -> String {
 
 fn kernel(findings: &mut Findings, release: &str) {
     let text = format!("{release} {}", std::env::consts::ARCH);
-    if version(release).is_some_and(|version| version < (4, 20)) {
+    let older = |than| release::parse(release).is_some_and(|version| version < than);
+    if older((4, 20)) {
         let text = text + ": a packet socket receives what the host itself sends, too";
         findings.note(
             "kernel",
             text,
             "use Linux 4.20 or later (PACKET_IGNORE_OUTGOING)",
+        );
+    } else if older(packet::UDP_SUPER_FRAMES) {
+        let text = text + ": packet sockets carry no UDP super-frames, so datagrams are not merged";
+        findings.note(
+            "kernel",
+            text,
+            "use Linux 6.2 or later, and below it ethtool -K INTERFACE tx-udp-segmentation off at hosts that send such (QUIC)",
         );
     } else {
         findings.ok("kernel", text);
@@ -416,8 +423,9 @@ mod tests {
     fn old_kernels_are_noted() {
         let verdict = |release| finding(|findings| kernel(findings, release)).verdict;
         assert_eq!(verdict("4.19.0-27-amd64"), Verdict::Note);
-        assert_eq!(verdict("4.20"), Verdict::Ok);
-        assert_eq!(verdict("6.1.0-rc1+"), Verdict::Ok);
+        assert_eq!(verdict("4.20"), Verdict::Note);
+        assert_eq!(verdict("6.1.0-rc1+"), Verdict::Note);
+        assert_eq!(verdict("6.2.0-rc1+"), Verdict::Ok);
         assert_eq!(verdict("strange"), Verdict::Ok);
     }
 

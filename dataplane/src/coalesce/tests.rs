@@ -3,7 +3,10 @@
 use etherparse::{IpFragOffset, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader};
 
 use super::*;
-use crate::{memory::PoolSize, stats::Tally};
+use crate::{
+    memory::{PoolSize, SMALL_FRAME},
+    stats::Tally,
+};
 
 /// Segments of each frame that leaves when these came.
 fn merged(frames: &[Vec<u8>]) -> Vec<u32> {
@@ -18,7 +21,10 @@ fn merged_with(frames: &[Vec<u8>], offload: &Offload, mtu: u32) -> Vec<u32> {
 fn merged_by(coalescer: &mut Coalescer, frames: &[Vec<u8>], offload: &Offload) -> Vec<u32> {
     let mut pool = FramePool::ordinary(PoolSize {
         small: frames.len(),
-        large: 0,
+        large: frames
+            .iter()
+            .filter(|frame| frame.len() > SMALL_FRAME)
+            .count(),
     })
     .unwrap();
     let (mut burst, mut tally) = (Burst::new(), Tally::default());
@@ -364,7 +370,7 @@ fn tcp_acknowledgement_window_and_options_are_equal() {
 
 #[test]
 fn depth_follows_the_backlog() {
-    let coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
+    let mut coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
     let (mut depth, mut depths) = (Burst::MIN, Vec::new());
     for received in [3, 64, 128, 100, 63, 4096, 2048, 4096, 0, 0, 0, 0, 0, 0, 0] {
         depth = coalescer.depth(depth, depth, received.min(depth));
@@ -397,24 +403,70 @@ fn bursts_of_long_frames_are_shorter() {
 /// Pairs of frames are worth merging where all leave the same way, and not where single ones leave by a cheaper one.
 #[test]
 fn merging_rests_where_it_does_not_pay() {
-    let pairs: Vec<_> = (0..64).map(|at| plain(at / 2, 22)).collect();
+    const COUNT: usize = 256;
+    let pairs: Vec<_> = (0..COUNT as u16).map(|at| plain(at / 2, 22)).collect();
     for plain_way in [false, true] {
         let coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500)));
         let mut coalescer = coalescer.beside(plain_way);
         let left = |coalescer: &mut Coalescer| {
             let left = merged_by(coalescer, &pairs, &Offload::default()).len();
-            (left, coalescer.depth(Burst::MIN, Burst::MIN, Burst::MIN))
+            // All that was waiting.
+            (left, coalescer.depth(2 * COUNT, 2 * COUNT, COUNT))
         };
         let first = left(&mut coalescer);
-        let others: Vec<_> = (0..Burst::MAX / 64).map(|_| left(&mut coalescer)).collect();
+        let others: Vec<_> = (0..Burst::MAX / COUNT)
+            .map(|_| left(&mut coalescer))
+            .collect();
         let trial = left(&mut coalescer);
-        assert_eq!((first.0, trial.0), (32, 32));
+        assert_eq!((first.0, trial.0), (COUNT / 2, COUNT / 2));
         let (last, others) = others.split_last().unwrap();
         if plain_way {
-            assert!(others.iter().all(|&other| other == (64, Burst::MIN)));
-            assert_eq!(*last, (64, Burst::MAX), "then a trial is due");
+            assert!(others.iter().all(|&other| other == (COUNT, Burst::MIN)));
+            assert_eq!(*last, (COUNT, Burst::MAX), "then a trial is due");
         } else {
-            assert!(others.iter().all(|&(left, _)| left == 32));
+            assert!(others.iter().all(|&(left, _)| left == COUNT / 2));
         }
     }
+}
+
+/// Bursts of a flood of so many flows, one frame of each after the other, for so many frames: how many were in bursts that left as they
+/// came, and how deep the last was.
+fn flood(coalescer: &mut Coalescer, flows: usize, frames: usize) -> (usize, usize) {
+    let (mut depth, mut came, mut alone) = (Burst::MIN, 0, 0);
+    while came < frames {
+        let burst: Vec<_> = (came..came + depth)
+            .map(|at| plain((at % flows) as u16, 22))
+            .collect();
+        let left = merged_by(coalescer, &burst, &Offload::default()).len();
+        alone += if left == depth { depth } else { 0 };
+        came += depth;
+        depth = coalescer.depth(depth, depth, burst.len());
+    }
+    (alone, depth)
+}
+
+#[test]
+fn shallow_bursts_are_no_trial() {
+    let coalescer = || Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 1500))).beside(true);
+    // At first each frame is of another flow, or of four; then bursts have grown, and there are many of each.
+    let mut few = coalescer();
+    assert_eq!(flood(&mut few, 64, 6 * Burst::MAX), (64, Burst::MAX));
+    // In the middle of it a lull: a burst with one of each.
+    let one_of_each: Vec<_> = (0..64).map(|port| plain(port, 22)).collect();
+    merged_by(&mut few, &one_of_each, &Offload::default());
+    assert_eq!(few.depth(Burst::MAX, Burst::MAX, 64), Burst::MAX / 2);
+    assert_eq!(flood(&mut few, 64, 6 * Burst::MAX), (64, Burst::MAX));
+    // With two of each at most it rests nearly always.
+    let frames = 50 * Burst::MAX;
+    let (alone, _) = flood(&mut coalescer(), 1024, frames);
+    assert!(alone > frames * 7 / 10, "{alone} of {frames}");
+}
+
+/// Where 768 KiB are fewer frames than a trial otherwise takes.
+#[test]
+fn a_deep_burst_of_long_frames_is_a_trial() {
+    let mut coalescer = Coalescer::new(Kinds::ALL, Arc::new(Link::new(true, 9000))).beside(true);
+    let frames: Vec<_> = (0..120).map(|port| plain(port, 8000)).collect();
+    merged_by(&mut coalescer, &frames, &Offload::default());
+    assert_eq!(coalescer.depth(512, 512, 120), Burst::MIN, "it rests");
 }

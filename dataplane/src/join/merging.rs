@@ -9,7 +9,8 @@ use super::{Choice, End};
 use crate::{
     coalesce::Kinds,
     config::{Backend, Coalesce, Config},
-    sys::{ethtool::Ethtool, netns},
+    port::packet::UDP_SUPER_FRAMES,
+    sys::{ethtool::Ethtool, netns, release},
 };
 
 /// What is merged, and why not more.
@@ -38,17 +39,19 @@ impl Merging {
         if config.link(from.name, to.name).is_some() {
             return Self::none("a link is emulated, which counts frames");
         }
+        let release = release::running();
         if config.coalesce == Coalesce::On {
-            return Self {
+            let all = Self {
                 kinds: Kinds::ALL,
                 why: None,
             };
+            return all.within(release);
         }
         let features = || Ethtool::open(&to.interface.name).and_then(|ethtool| ethtool.features());
         match netns::within(to.name.netns.as_deref(), features).and_then(|answer| answer) {
             Ok(features) => {
                 let on = |name: &str| features.iter().any(|known| known.name == name && known.on);
-                Self::by_features(&to.name.to_string(), on)
+                Self::by_features(&to.name.to_string(), on).within(release)
             }
             Err(error) => Self::none(format!("{} does not tell what it can: {error}", to.name)),
         }
@@ -65,6 +68,25 @@ impl Merging {
             format!("{name} can't cut the others, or is told not to: see ethtool -k, or use --coalesce on")
         });
         Self { kinds, why }
+    }
+
+    /// Less what a packet socket of this kernel does not take, whatever the device says. What an unknown kernel refuses is cut when
+    /// it does.
+    fn within(mut self, release: Option<(u32, u32)>) -> Self {
+        let Some((major, minor)) = release.filter(|release| *release < UDP_SUPER_FRAMES) else {
+            return self;
+        };
+        if self.kinds.udp {
+            self.kinds.udp = false;
+            let why = format!(
+                "packet sockets of Linux {major}.{minor} take no UDP super-frames: 6.2 and later do"
+            );
+            self.why = Some(match self.why {
+                Some(other) => format!("{why}; {other}"),
+                None => why,
+            });
+        }
+        self
     }
 
     /// In a few words.
@@ -110,6 +132,35 @@ mod tests {
             tcp.describe()
         );
         let none = Merging::by_features("r1", |_| false);
+        assert_eq!(none.clone().within(Some((5, 4))), none);
         assert!(none.describe().starts_with("nothing is merged"));
+    }
+
+    #[test]
+    fn a_kernel_that_knows_no_udp_super_frames_gets_none() {
+        let all = || Merging::by_features("r1", |_| true);
+        for release in [None, Some((6, 2)), Some((6, 18)), Some((10, 0))] {
+            assert_eq!(all().within(release), all(), "{release:?}");
+        }
+        for release in [(4, 20), (5, 15), (6, 1)] {
+            let merging = all().within(Some(release));
+            let without = Kinds {
+                udp: false,
+                ..Kinds::ALL
+            };
+            assert_eq!(merging.kinds, without);
+            let (major, minor) = release;
+            let said = merging.describe();
+            let reason = format!(
+                "if TCP or TCP over IPv6 (packet sockets of Linux {major}.{minor} take no UDP"
+            );
+            assert!(said.contains(&reason), "{said}");
+        }
+        let less = Merging::by_features("r1", |name| name != "tx-tcp6-segmentation");
+        let said = less.within(Some((6, 1))).describe();
+        assert!(
+            said.contains("if TCP (packet sockets of Linux 6.1") && said.contains("; r1 can't cut"),
+            "{said}"
+        );
     }
 }

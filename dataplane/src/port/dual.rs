@@ -5,7 +5,7 @@
 //! never overtake each other.
 
 use super::TxQueue;
-use crate::{burst::Burst, lane::Turn};
+use crate::{burst::Burst, coalesce::Kinds, lane::Turn};
 
 /// Sends bursts of plain frames one way, and those with a super-frame among them another.
 pub(crate) struct DualTx {
@@ -56,6 +56,15 @@ impl TxQueue for DualTx {
         // It has nothing to send, but buffers to take back.
         self.other.tx.tx_burst(&mut self.nothing, turn);
         self.active.tx.tx_burst(burst, turn);
+    }
+
+    fn refuses(&self) -> Kinds {
+        let whole = if self.active.whole {
+            &self.active
+        } else {
+            &self.other
+        };
+        whole.tx.refuses()
     }
 
     fn held(&self) -> u64 {

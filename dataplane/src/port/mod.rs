@@ -26,7 +26,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use crate::{burst::Burst, lane::Turn, stats::Reason, wire::ethernet};
+use crate::{burst::Burst, coalesce::Kinds, lane::Turn, stats::Reason, wire::ethernet};
 
 /// What is known of a port's link. The control thread writes it, transmit queues read it once a burst.
 #[derive(Debug)]
@@ -102,6 +102,11 @@ pub trait TxQueue: Send {
     /// Whether frames leave by a cheaper way if no super-frame is among them.
     fn has_plain_way(&self) -> bool {
         false
+    }
+
+    /// Super-frames that the kernel has refused: they are cut here and arrive, but to make them is in vain.
+    fn refuses(&self) -> Kinds {
+        Kinds::default()
     }
 
     /// Packets taken but not yet handed to the kernel.

@@ -30,7 +30,6 @@ impl Queue {
     }
 
     /// Puts a frame that was popped back to the front.
-    #[cfg(feature = "xdp")]
     pub(super) fn unpop(&mut self, frame: Frame, pool: &FramePool) {
         self.packets += u64::from(pool.meta(&frame).segments);
         self.frames.push_front(frame);

@@ -209,6 +209,7 @@ impl Inner {
         pair.ports.into_iter().for_each(|id| {
             self.ports.remove(id);
         });
+        self.forget_unused_namespaces();
     }
 
     fn add_pair(
@@ -231,6 +232,7 @@ impl Inner {
                 ports.into_iter().for_each(|id| {
                     self.ports.remove(id);
                 });
+                self.forget_unused_namespaces();
                 Err(error)
             }
         }

@@ -1,7 +1,12 @@
 //! What interfaces drop after the kernel has accepted it for sending: by their own count, apart from the relay's.
 
+use std::collections::HashMap;
+
 use super::Inner;
-use crate::{interface::Interface, sys::netns};
+use crate::{
+    interface::{Interface, TxDrops},
+    sys::netns,
+};
 
 /// The count of a port since the relay was started, whichever interface it was.
 #[derive(Debug, Default)]
@@ -46,21 +51,54 @@ impl DeviceDrops {
     }
 }
 
+/// Of a namespace, what its interfaces say.
+pub(super) struct Said {
+    netns: Option<String>,
+    drops: TxDrops,
+}
+
+impl Said {
+    fn open(netns: Option<String>) -> Option<Self> {
+        let drops = netns::within(netns.as_deref(), TxDrops::open);
+        let drops = drops.and_then(|opened| opened).ok()?;
+        Some(Self { netns, drops })
+    }
+}
+
 impl Inner {
     /// Asks all interfaces, those of a namespace at once.
     pub(super) fn refresh_drops(&mut self) {
         for netns in self.namespaces() {
-            // A namespace may be absent for a while.
-            let Ok(Ok(drops)) = netns::within(netns.as_deref(), Interface::tx_drops) else {
-                continue;
-            };
             let ports = self.ports.iter_mut().map(|(_, port)| port);
-            for port in ports.filter(|port| port.name.netns == netns && !port.gone) {
-                if let Some(&now) = drops.get(&port.interface.name) {
-                    port.interface.tx_dropped = now;
-                    port.drops.refresh(now);
+            let ports = ports.filter(|port| port.name.netns == netns && !port.gone);
+            let ports = ports.map(|port| (port.interface.name.as_str(), &mut port.drops));
+            let mut ports: HashMap<&str, &mut DeviceDrops> = ports.collect();
+            if ports.is_empty() {
+                continue;
+            }
+            let known = self.said.iter().position(|said| said.netns == netns);
+            let at = known.unwrap_or(self.said.len());
+            if known.is_none() {
+                self.said.extend(Said::open(netns));
+            }
+            // A namespace may be absent for a while.
+            let said = self.said.get_mut(at).map(|said| said.drops.read());
+            for (name, now) in said.into_iter().flatten().flatten() {
+                if let Some(drops) = ports.get_mut(name) {
+                    drops.refresh(now);
                 }
             }
         }
+    }
+
+    /// Lets go of a namespace that is gone: only so can the kernel remove it.
+    pub(super) fn forget_namespace(&mut self, netns: Option<&str>) {
+        self.said.retain(|said| said.netns.as_deref() != netns);
+    }
+
+    /// Lets go of those that have no ports any more.
+    pub(super) fn forget_unused_namespaces(&mut self) {
+        let used = self.namespaces();
+        self.said.retain(|said| used.contains(&said.netns));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Inner, Port};
+use super::{Inner, Port, name_of_lane};
 use crate::{
     config::{MacMode, PortBy, PortName},
     interface::Interface,
@@ -116,6 +116,7 @@ impl Inner {
 
     /// A namespace was removed, or another one has its name. Its interfaces live as long as we hold sockets in it: we let go.
     pub(crate) fn namespace_gone(&mut self, netns: Option<&str>) {
+        self.forget_namespace(netns);
         let here = |port: &Port| port.name.netns.as_deref() == netns;
         let ports = self.ports.iter_mut();
         for (_, port) in ports.filter(|(_, port)| here(port) && !port.gone) {
@@ -136,14 +137,11 @@ impl Inner {
 
     /// The namespaces that have ports.
     pub(crate) fn namespaces(&self) -> Vec<Option<String>> {
-        let mut all: Vec<_> = self
-            .ports
-            .iter()
-            .map(|(_, port)| port.name.netns.clone())
-            .collect();
+        let ports = self.ports.iter();
+        let mut all: Vec<_> = ports.map(|(_, port)| &port.name.netns).collect();
         all.sort();
         all.dedup();
-        all
+        all.into_iter().cloned().collect()
     }
 
     /// When a pair that could not be opened is to be tried again, a port has had its time to find its carrier, or it is to be seen whether
@@ -194,7 +192,13 @@ impl Inner {
         names
             .filter(|name| **name == old)
             .for_each(|name| *name = new.clone());
-        self.ports[id].name = new;
+        let port = &mut self.ports[id];
+        (port.shown, port.name) = (new.to_string(), new);
+        for (_, lane) in self.lanes.iter_mut() {
+            if lane.rx == id || lane.tx == id {
+                lane.name = name_of_lane(&self.ports, lane.rx, lane.tx, lane.queue);
+            }
+        }
     }
 
     /// Passes the state of each port's link on to the other port of its pair, if that is asked for.

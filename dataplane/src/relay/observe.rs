@@ -210,7 +210,7 @@ impl Inner {
             (Place::Port(port), Point::After) => name(lane.tx) == *port,
             (Place::Lane(wanted), _) => {
                 let direction = format!("{}>{}", name(lane.rx), name(lane.tx));
-                direction == *wanted || self.lane_name(lane) == *wanted
+                direction == *wanted || lane.name == *wanted
             }
         };
         self.lanes
@@ -252,14 +252,14 @@ impl Inner {
             let [rx, tx] = [Point::Before, Point::After].map(|point| self.port_at(lane, point));
             return format!(
                 "{} is closed: open its pair first (l2relay set --up {},{})",
-                self.lane_name(&self.lanes[lane]),
+                self.lanes[lane].name.clone(),
                 rx.name,
                 tx.name
             );
         }
         format!(
             "{} is carried at XDP, before any socket sees a frame: use --kernel-hook tc, or move the pair (l2relay set --carry)",
-            self.lane_name(&self.lanes[lane])
+            self.lanes[lane].name.clone()
         )
     }
 
@@ -315,7 +315,7 @@ impl Inner {
         let (kind, wanted, known): (_, _, Vec<String>) = match place {
             Place::Port(name) => ("port", name.as_str(), ports.collect()),
             Place::Lane(name) => {
-                let lanes = self.lanes.iter().map(|(_, lane)| self.lane_name(lane));
+                let lanes = self.lanes.iter().map(|(_, lane)| lane.name.clone());
                 ("lane", name.as_str(), lanes.collect())
             }
             Place::Everywhere => ("lane", "at all", Vec::new()),

@@ -13,7 +13,7 @@ use libbpf_rs::{
     query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter},
 };
 
-use super::version;
+use super::release;
 use crate::interface::XdpMode;
 
 /// Built from bpf/relay.bpf.c by bpf/Makefile.
@@ -84,8 +84,7 @@ impl Features {
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));
         }
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        Ok(Self::said(answer.feature_flags, &release))
+        Ok(Self::said(answer.feature_flags, &release::name()))
     }
 
     /// What is said by flags of the kernel of that release. Since Linux 6.3 no flag means that the driver can nothing; before it,
@@ -95,7 +94,7 @@ impl Features {
         const BASIC_AND_REDIRECT: u64 = 1 | 2;
         const ZERO_COPY: u64 = 8;
         const TRANSMIT: u64 = 4;
-        let told = flags != 0 || version(release).is_some_and(|version| version >= (6, 3));
+        let told = flags != 0 || release::parse(release).is_some_and(|version| version >= (6, 3));
         let has = |wanted| told.then_some(flags & wanted == wanted);
         Self {
             native: has(BASIC_AND_REDIRECT),

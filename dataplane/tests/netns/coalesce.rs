@@ -402,6 +402,7 @@ fn scapy_cuts_what_was_merged_into_what_came() {
 fn tcp_of_hosts_without_offloads_is_merged() {
     for args in [
         &["--backend", "packet"][..],
+        #[cfg(feature = "xdp")]
         &["--rx", "xdp", "--tx", "packet"],
     ] {
         let Some(chain) = Chain::open(1500) else {

@@ -171,6 +171,38 @@ fn a_namespace_that_is_made_anew_is_seen() {
     remove().expect("ip runs");
 }
 
+/// A namespace whose ports are removed by order is let go of, though its counters have been read: the kernel can remove it.
+#[test]
+fn a_namespace_without_ports_is_let_go_of() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let (mut relay, name) = relay(net, &[]);
+    let other = format!("{}x", net.ns("server"));
+    let ip = |line: &str| {
+        let done = Command::new("ip").args(line.split_whitespace()).status();
+        assert!(done.expect("ip runs").success(), "ip {line}");
+    };
+    ip(&format!("netns add {other}"));
+    for port in ["x0", "x1"] {
+        let peer = format!("{port}p netns {}", net.ns("server"));
+        ip(&format!(
+            "link add {port} netns {other} type veth peer name {peer}"
+        ));
+    }
+    let pair = format!("{other}:x0,{other}:x1");
+    let (status, said, error) = tell(net, &name, &["set", "--add", &pair]);
+    assert!(status == 0, "{said}{error}");
+    assert_eq!(relay.snapshot().ports.len(), 4);
+    let (status, said, error) = tell(net, &name, &["set", "--remove", &pair]);
+    assert!(status == 0, "{said}{error}");
+    ip(&format!("netns delete {other}"));
+    let gone = eventually(PATIENCE, || !net.sh("server", "ip -o link").contains("x0p"));
+    assert!(gone, "the namespace lives on because the relay holds it");
+    relay.stop(Signal::Term);
+}
+
 /// A pair that can't be opened again for want of descriptors is tried until it can.
 #[test]
 fn a_pair_that_cannot_be_opened_is_tried_again() {

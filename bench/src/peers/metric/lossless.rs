@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::flood::Stream;
+use super::flood::{Flow, Stream};
 use super::{Metric, Outcome};
 use crate::peers::scene::Scene;
 use crate::rounds::figure::Figure;
@@ -14,6 +14,9 @@ const NONE: f64 = 0.001;
 
 /// Halvings of the interval in which the rate lies: to 1 % of what a flood delivers.
 const STEPS: u32 = 7;
+
+/// Doublings of the rate to look up to, while nothing is lost at it.
+const DOUBLINGS: u32 = 4;
 
 /// Looks for the highest rate that loses less than 0.1 %.
 pub(super) struct Lossless {
@@ -60,19 +63,32 @@ impl Metric for Lossless {
     fn measure(&self, scene: &Scene<'_>) -> Result<Outcome> {
         let stream = Stream::new(scene, self.size, self.flows)?;
         let flood = stream.run(0, scene.time)?.delivered_pps;
-        let mut most = flood;
-        let mut try_rate = |rate: u64| -> Result<bool> {
+        let (mut most, mut without_loss) = (flood, 0.0f64);
+        let mut try_rate = |rate: u64| -> Result<Flow> {
             let flow = stream.run(rate, Self::each(scene.time))?;
             most = most.max(flow.delivered_pps);
-            Ok(flow.lost < NONE)
+            if flow.lost < NONE {
+                // The sender may make fewer than it is asked for.
+                without_loss = without_loss.max(flow.offered_pps);
+            }
+            Ok(flow)
         };
-        // Somewhat more than it can: what is delivered then is its most, unless it suffers from overload.
-        try_rate((flood * 1.25) as u64)?;
-        let rate = highest((flood * 1.25) as u64, STEPS, |rate| {
+        // Somewhat more than it can: what is delivered then is its most. A relay that suffers from a flood can do far more than
+        // was delivered of that.
+        let mut limit = (flood * 1.25) as u64;
+        for _ in 0..DOUBLINGS {
+            let flow = try_rate(limit)?;
+            if flow.lost >= NONE || flow.offered_pps < 0.9 * limit as f64 {
+                break;
+            }
+            limit *= 2;
+        }
+        highest(limit, STEPS, |rate| {
             // The machine may have stopped for a moment: twice in a row is the relay's doing.
-            Ok(try_rate(rate)? || try_rate(rate)?)
+            Ok(try_rate(rate)?.lost < NONE || try_rate(rate)?.lost < NONE)
         })?;
-        Ok(Outcome::values([rate as f64 / 1e3, flood / most.max(1.0)]))
+        let overload = flood / most.max(1.0);
+        Ok(Outcome::values([without_loss / 1e3, overload]))
     }
 }
 

@@ -76,15 +76,25 @@ pub(crate) fn all() -> Vec<Box<dyn Metric>> {
         }
     }
     for size in SIZES {
-        for flows in [1, 64, 1024] {
+        for flows in FLOWS {
             all.push(Box::new(flood::FloodOf { size, flows }));
         }
     }
     for size in SIZES {
-        all.push(Box::new(lossless::Lossless { size, flows: 64 }));
+        for flows in FLOWS {
+            all.push(Box::new(lossless::Lossless { size, flows }));
+        }
     }
     for buffer in socket::BUFFERS {
-        all.push(Box::new(socket::Socket { buffer }));
+        for size in SIZES {
+            for flows in FLOWS {
+                all.push(Box::new(socket::Socket {
+                    buffer,
+                    size,
+                    flows,
+                }));
+            }
+        }
     }
     all.push(Box::new(program::Memory));
     all.push(Box::new(recovery::Recovery::LinkUp));
@@ -94,6 +104,9 @@ pub(crate) fn all() -> Vec<Box<dyn Metric>> {
 
 /// Frame sizes of floods.
 const SIZES: [usize; 3] = [64, 512, 1500];
+
+/// Flows of a flood.
+const FLOWS: [u32; 3] = [1, 64, 1024];
 
 /// Is there a way for the load's protocols? Then runs it.
 pub(super) fn load(scene: &Scene<'_>, load: &Load) -> Result<Result<Figures, String>> {

@@ -93,12 +93,13 @@ impl Metric for Memory {
     }
 }
 
-/// `VmRSS` in /proc/PID/status.
+/// `VmRSS` in /proc/PID/status, and `HugetlbPages`, which are not in it.
 fn resident_kib(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    Some(of("VmRSS:")? + of("HugetlbPages:").unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -109,6 +110,8 @@ mod tests {
     fn resident_memory_is_found() {
         let status = "Name:\tx\nVmHWM:\t  9000 kB\nVmRSS:\t  8192 kB\n";
         assert_eq!(resident_kib(status), Some(8192));
+        let huge = format!("{status}HugetlbPages:\t    2048 kB\n");
+        assert_eq!(resident_kib(&huge), Some(8192 + 2048));
         assert_eq!(resident_kib("Name:\tx\n"), None);
     }
 }

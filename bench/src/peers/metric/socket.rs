@@ -32,21 +32,19 @@ pub(super) struct Buffer {
     bytes: Option<usize>,
 }
 
-/// Frames and flows of it.
-const SIZE: usize = 64;
-const FLOWS: u32 = 64;
-
 /// After the flood's end, until the last datagram is in the socket.
 const DRAIN: Duration = Duration::from_millis(30);
 
 /// A real socket with one of the buffers.
 pub(super) struct Socket {
     pub(super) buffer: Buffer,
+    pub(super) size: usize,
+    pub(super) flows: u32,
 }
 
 impl Metric for Socket {
     fn name(&self) -> String {
-        format!("socket-{}", self.buffer.name)
+        format!("socket-{}-{}-{}", self.buffer.name, self.size, self.flows)
     }
 
     fn figures(&self) -> Vec<Figure> {
@@ -57,7 +55,10 @@ impl Metric for Socket {
         let of = |rate| {
             let (key, what) = (
                 format!("{}-{rate}k", self.name()),
-                format!("socket with {buffer}, {rate} kpps sent"),
+                format!(
+                    "socket with {buffer}, {} B, {} flows, {rate} kpps sent",
+                    self.size, self.flows
+                ),
             );
             [
                 Figure::more(format!("{key}-read"), format!("{what}, read"), "kpps"),
@@ -72,15 +73,15 @@ impl Metric for Socket {
     }
 
     fn measure(&self, scene: &Scene<'_>) -> Result<Outcome> {
-        let stream = Stream::new(scene, SIZE, FLOWS)?;
+        let stream = Stream::new(scene, self.size, self.flows)?;
         let server = &scene.topology.server;
         let mut values = Vec::new();
         for rate in RATES {
             let reader = Reader::start(
                 server,
                 &stream.ends,
-                SIZE,
-                FLOWS,
+                self.size,
+                self.flows,
                 self.buffer.bytes,
                 scene.cpu,
             )?;

@@ -4,6 +4,7 @@
 //! super-frames of 64 KiB cross whole, and nobody runs `ethtool`. Reception is by a TPACKET_V2 ring; transmission by a
 //! ring for plain frames and a second socket for the others (see docs/decisions). CAP_NET_RAW is all it needs.
 
+mod refusal;
 mod rx;
 mod stamps;
 mod tx;
@@ -123,6 +124,9 @@ fn refused(interface: &Interface, error: io::Error) -> Error {
 pub(crate) const SOCKET_BUFFER: i32 = 16 << 20;
 /// Below this many bytes a burst of super-frames does not fit the queue: one takes up to 100 KiB of it.
 pub(crate) const ENOUGH_BUFFER: usize = 4 << 20;
+/// The first Linux whose packet sockets take and give UDP super-frames: "linux/virtio_net.h: Support USO offload in vnet header"
+/// (`virtio_net_hdr_to_skb`). Devices have had `tx-udp-segmentation` since 4.18.
+pub(crate) const UDP_SUPER_FRAMES: (u32, u32) = (6, 2);
 /// Bytes of a slot, for frames of up to [`SMALL_FRAME`] bytes and the kernel's headers before them.
 const SLOT: usize = 2048 + 128;
 const _: () = assert!(SLOT.is_multiple_of(16) && SLOT >= SMALL_FRAME + 128);

@@ -6,9 +6,13 @@
 
 use std::{io, sync::Arc};
 
-use super::{PacketSocket, SLOT, SOCKET_BUFFER, Settings};
+use super::{
+    PacketSocket, SLOT, SOCKET_BUFFER, Settings,
+    refusal::{Patience, Refusal, cut_first},
+};
 use crate::{
     burst::Burst,
+    coalesce::Kinds,
     cut::Cutter,
     lane::Turn,
     memory::{Frame, FramePool, Offload},
@@ -31,16 +35,6 @@ pub struct PacketTx {
     batch: SendBatch,
     link: Arc<Link>,
     patience: Patience,
-}
-
-/// What a refusal means for the frames that wait.
-enum Refusal {
-    /// Try again later.
-    Wait,
-    /// Never this frame; the next may do.
-    Frame(Reason),
-    /// None of them: the link is down.
-    All,
 }
 
 impl PacketTx {
@@ -131,8 +125,10 @@ impl PacketTx {
             if ring.pending() < before {
                 self.patience.reward();
             }
-            match result.map_err(|error| self.patience.judge(&error, turn.now_ns)) {
+            match result.map_err(|error| self.patience.judge(&error, None, turn.now_ns)) {
                 Ok(()) | Err(Refusal::Wait) => return,
+                // None here is a super-frame.
+                Err(Refusal::Cut) => return,
                 Err(Refusal::Frame(reason)) => {
                     if ring.drop_first() {
                         turn.tally.dropped[reason as usize] += 1;
@@ -170,14 +166,18 @@ impl PacketTx {
                 let Some(frame) = self.queue.pop(turn.pool) else {
                     break;
                 };
-                turn.tally
-                    .sent(turn.pool.meta(&frame).segments, turn.pool.len(&frame));
-                turn.pool.free(frame);
+                let meta = turn.pool.meta(&frame);
                 self.patience.reward();
+                self.patience.took(meta.offload.gso());
+                turn.tally.sent(meta.segments, turn.pool.len(&frame));
+                turn.pool.free(frame);
             }
-            match error.map(|error| self.patience.judge(&error, turn.now_ns)) {
+            let first = self.queue.frames.front();
+            let gso = first.and_then(|frame| turn.pool.meta(frame).offload.gso());
+            match error.map(|error| self.patience.judge(&error, gso, turn.now_ns)) {
                 None => {}
                 Some(Refusal::Wait) => return,
+                Some(Refusal::Cut) => cut_first(&mut self.queue, &mut self.cutter, turn),
                 Some(Refusal::Frame(reason)) => {
                     if let Some(frame) = self.queue.pop(turn.pool) {
                         turn.discard(frame, reason);
@@ -223,51 +223,16 @@ impl TxQueue for PacketTx {
         }
     }
 
+    fn refuses(&self) -> Kinds {
+        self.patience.refused
+    }
+
     fn held(&self) -> u64 {
         self.pending() as u64 + self.queue.packets()
     }
 
     fn abandon(&mut self, turn: &mut Turn) {
         self.drop_all(turn, Reason::Stopped);
-    }
-}
-
-/// How long to go on offering a frame that the device drops.
-///
-/// `ENOBUFS` means that the device dropped a copy: because its peer's queue is full (then a later try succeeds), or
-/// because this frame never goes (the peer's MTU is smaller). So: a while for the first. If that was in vain, others are
-/// not waited for until some time has passed.
-#[derive(Default)]
-struct Patience {
-    refused_since_ns: Option<u64>,
-    spent_until_ns: u64,
-}
-
-impl Patience {
-    const LASTS_NS: u64 = 1_000_000;
-    const RETURNS_NS: u64 = 1_000_000_000;
-
-    fn reward(&mut self) {
-        self.refused_since_ns = None;
-    }
-
-    fn judge(&mut self, error: &io::Error, now_ns: u64) -> Refusal {
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Refusal::Wait,
-            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Refusal::All,
-            Some(libc::ENOBUFS) => {
-                let since = *self.refused_since_ns.get_or_insert(now_ns);
-                if now_ns >= self.spent_until_ns && now_ns - since < Self::LASTS_NS {
-                    return Refusal::Wait;
-                }
-                if now_ns >= self.spent_until_ns {
-                    self.spent_until_ns = now_ns + Self::RETURNS_NS;
-                }
-                Refusal::Frame(Reason::Refused)
-            }
-            Some(libc::EMSGSIZE) => Refusal::Frame(Reason::Oversize),
-            _ => Refusal::Frame(Reason::Refused),
-        }
     }
 }
 

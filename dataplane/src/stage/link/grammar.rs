@@ -4,8 +4,10 @@
 //! what a value is in words, [`Settings`] prints, and reads again as the same.
 
 mod check;
+mod foreign;
 mod show;
 mod units;
+mod words;
 
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use super::{
     trace::Trace,
 };
 use units::{bytes, limit, percent, rate, time};
+use words::Words;
 
 /// The words that begin a part.
 const PARTS: [&str; 19] = [
@@ -49,18 +52,18 @@ impl Settings {
     /// # Errors
     /// Every mistake, one sentence each.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
-        let mut words = Words {
-            words: text.split_whitespace().collect(),
-            at: 0,
-        };
+        let mut words = Words::split(text).map_err(|mistake| vec![mistake])?;
         let (mut settings, mut mistakes) = (Self::default(), Vec::new());
         let mut seen: Vec<&str> = Vec::new();
-        if words.words.is_empty() {
+        if words.peek().is_none() {
             mistakes.push("nothing is said: write what the link does, e.g. 'delay 50ms'".into());
         }
         while let Some(word) = words.next() {
             if !PARTS.contains(&word) {
-                mistakes.push(format!("{word:?} is none of {}", PARTS.join(", ")));
+                mistakes.push(match foreign::remedy(word) {
+                    Some(remedy) => format!("{word:?}: {remedy}"),
+                    None => format!("{word:?} is none of {}", PARTS.join(", ")),
+                });
                 words.skip();
                 continue;
             }
@@ -73,17 +76,31 @@ impl Settings {
                 mistakes.push(format!("{kind}: given twice"));
             }
             seen.push(kind);
-            match part(word, &mut words, &mut settings) {
-                Ok(()) => {
-                    if let Some(rest) = words.peek().filter(|rest| !PARTS.contains(rest)) {
-                        mistakes.push(format!("{word}: {rest:?} is not understood here"));
-                        words.skip();
-                    }
-                }
-                Err(mistake) => {
-                    mistakes.push(format!("{word}: {mistake}"));
+            let begin = words.at();
+            while let Err(mistake) = part(word, &mut words, &mut settings) {
+                mistakes.push(format!("{word}: {mistake}"));
+                // What stands behind the bad word is looked at, too.
+                let again = |words: &mut Words<'_>| {
+                    // Only how far it comes is of interest.
+                    let _ = part(word, words, &mut Self::default());
+                };
+                if !words.stand_in(begin, again) {
                     words.skip();
+                    break;
                 }
+            }
+            let rest = words.skip();
+            if let Some(first) = rest.first() {
+                let is_number = first.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+                let overhead = (word == "rate" && is_number).then_some(foreign::OVERHEAD);
+                let remedies = rest.iter().filter_map(|word| foreign::remedy(word));
+                let remedies: Vec<_> = overhead.into_iter().chain(remedies).collect();
+                let remedies = match remedies.is_empty() {
+                    true => String::new(),
+                    false => format!(": {}", remedies.join("; ")),
+                };
+                let rest = rest.join(" ");
+                mistakes.push(format!("{word}: {rest:?} is not understood here{remedies}"));
             }
         }
         if mistakes.is_empty() {
@@ -94,76 +111,6 @@ impl Settings {
         } else {
             Err(mistakes)
         }
-    }
-}
-
-struct Words<'a> {
-    words: Vec<&'a str>,
-    at: usize,
-}
-
-impl<'a> Words<'a> {
-    fn next(&mut self) -> Option<&'a str> {
-        let word = self.peek()?;
-        self.at += 1;
-        Some(word)
-    }
-
-    fn peek(&self) -> Option<&'a str> {
-        self.words.get(self.at).copied()
-    }
-
-    /// Takes the next word if it is this one.
-    fn has(&mut self, word: &str) -> bool {
-        let there = self.peek() == Some(word);
-        self.at += usize::from(there);
-        there
-    }
-
-    /// On to the next part.
-    fn skip(&mut self) {
-        while self.peek().is_some_and(|word| !PARTS.contains(&word)) {
-            self.at += 1;
-        }
-    }
-
-    /// The value that must come now.
-    fn value<T>(
-        &mut self,
-        what: &str,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<T, String> {
-        let word = self.peek().filter(|word| !PARTS.contains(word));
-        let word = word.ok_or_else(|| format!("{what} is missing"))?;
-        let value = parse(word)?;
-        self.at += 1;
-        Ok(value)
-    }
-
-    /// The value that may come now: a word that begins with a digit, a sign or a point is taken for one.
-    fn maybe<T>(
-        &mut self,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, String> {
-        let is_number = |word: &&str| word.starts_with(|c: char| "+-.0123456789".contains(c));
-        let Some(word) = self.peek().filter(is_number) else {
-            return Ok(None);
-        };
-        let value = parse(word)?;
-        self.at += 1;
-        Ok(Some(value))
-    }
-
-    /// The value of an option, if that comes now.
-    fn option<T>(
-        &mut self,
-        name: &str,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, String> {
-        if !self.has(name) {
-            return Ok(None);
-        }
-        self.value(&format!("the value of {name}"), parse).map(Some)
     }
 }
 
@@ -197,7 +144,10 @@ fn part(word: &str, words: &mut Words, settings: &mut Settings) -> Result<(), St
         }
         "repeat" => settings.schedule.repeat = Some(words.value("a time", time)?),
         // A name of an effect may stand alone, and is that of a part as well.
-        "order" => settings.order = order(words.next().unwrap_or_default())?,
+        "order" => {
+            settings.order = order(words.peek().unwrap_or_default())?;
+            words.next();
+        }
         "seed" => settings.seed = Some(words.value("a whole number", whole)?),
         _ => settings.memory = words.value("a size such as 64mb", bytes)?,
     }
@@ -309,11 +259,17 @@ fn delay_part(words: &mut Words, settings: &mut Settings) -> Result<(), String> 
 }
 
 fn shape(words: &mut Words) -> Result<Shape, String> {
-    match words.next() {
-        Some("uniform") => Ok(Shape::Uniform),
-        Some("normal") => Ok(Shape::Normal),
-        Some("pareto") => Ok(Shape::Pareto),
+    let known = [
+        ("uniform", Shape::Uniform),
+        ("normal", Shape::Normal),
+        ("pareto", Shape::Pareto),
+    ];
+    if let Some((_, shape)) = known.into_iter().find(|(name, _)| words.has(name)) {
+        return Ok(shape);
+    }
+    match words.peek() {
         Some("table") => {
+            words.next();
             let table = words.value("a file", Table::read)?;
             Ok(Shape::Table(Arc::new(table)))
         }
@@ -365,12 +321,12 @@ fn loss_part(words: &mut Words) -> Result<Loss, String> {
 
 fn change_part(words: &mut Words) -> Result<Change, String> {
     let at = words.value("a time", time)?;
-    let to = match words.next() {
-        Some("rate") => Target::Rate(words.value("a rate", rate)?),
-        Some("delay") => Target::Delay(words.value("a time", time)?),
-        Some("loss") => Target::Loss(words.value("a percentage", percent)?),
-        Some("down") => Target::Down,
-        Some("up") => Target::Up,
+    let to = match words.peek() {
+        Some("rate") => Target::Rate(words.argument("a rate", rate)?),
+        Some("delay") => Target::Delay(words.argument("a time", time)?),
+        Some("loss") => Target::Loss(words.argument("a percentage", percent)?),
+        Some("down") if words.has("down") => Target::Down,
+        Some("up") if words.has("up") => Target::Up,
         other => {
             return Err(format!(
                 "{:?}: write 'at TIME' and then rate, delay, loss, down or up",

@@ -10,6 +10,15 @@ use crate::stage::link::{
     },
 };
 
+/// A file's name as one word.
+fn quoted(name: &str) -> String {
+    match name.contains(char::is_whitespace) || name.starts_with(['"', '\'']) {
+        true if name.contains('"') => format!("'{name}'"),
+        true => format!("\"{name}\""),
+        false => name.into(),
+    }
+}
+
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -31,7 +40,7 @@ impl fmt::Display for Settings {
                 count: counted,
             }) => parts.push(format!(
                 "trace {}{}{}",
-                trace.name(),
+                quoted(trace.name()),
                 if *once { " once" } else { "" },
                 count(*counted)
             )),
@@ -60,7 +69,7 @@ impl fmt::Display for Settings {
                     Shape::Normal => text += " distribution normal",
                     Shape::Pareto => text += " distribution pareto",
                     Shape::Table(table) => {
-                        text += &format!(" distribution table {}", table.name());
+                        text += &format!(" distribution table {}", quoted(table.name()));
                     }
                 }
                 text += if jitter.unordered { " unordered" } else { "" };

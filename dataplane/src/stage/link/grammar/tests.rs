@@ -46,6 +46,9 @@ fn words_survive() {
     let dir = std::env::temp_dir().join(format!("l2relay-grammar-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let (trace, table) = (dir.join("t.up"), dir.join("d.dist"));
+    let spaced = dir.join("two words.up");
+    fs::write(&spaced, "1\n2\n").unwrap();
+    let spaced = spaced.display();
     fs::write(&trace, "1\n2\n").unwrap();
     fs::write(&table, "# two\n-8192 0 8192\n").unwrap();
     let (trace, table) = (trace.display(), table.display());
@@ -59,6 +62,8 @@ fn words_survive() {
         "rate 8mbit droptail".into(),
         format!("trace {trace} once l2 limit 100packets"),
         format!("trace {trace} delay 20ms"),
+        format!("trace \"{spaced}\" once delay 20ms"),
+        format!("delay '1ms' trace '{spaced}'"),
         "delay 100ms 10ms 25% distribution normal".into(),
         format!("delay 100ms 10ms distribution table {table} unordered"),
         "delay 1.5s 3us distribution pareto reorder 25% 50% gap 5".into(),
@@ -195,6 +200,43 @@ fn mistakes_are_named() {
         ("at 1s sideways", &["rate, delay, loss, down or up"]),
         ("delay 1ms repeat 4s", &["no 'at'"]),
         ("rate x loss y% delay z", &["\"x\"", "\"y%\"", "\"z\""]),
+        // What stands behind a bad word is looked at, too.
+        ("delay 5 10 25", &["\"5\"", "\"10\"", "\"25\""]),
+        (
+            "delay 5 1ms distribution bell backwards",
+            &["\"5\"", "\"bell\"", "\"backwards\" is not"],
+        ),
+        ("loss gemodel 1 2 x", &["\"1\"", "\"2\"", "\"x\" is not"]),
+        (
+            "at soon sideways over 5",
+            &["\"soon\"", "\"sideways\"", "\"5\""],
+        ),
+        ("slot x packets y bytes z", &["\"x\"", "\"y\"", "\"z\""]),
+        ("rate 2 cell x limit 3", &["\"2\"", "\"x\"", "\"3\""]),
+        (
+            "order fate x delay 5",
+            &["\"fate\"", "\"x\" is not", "\"5\""],
+        ),
+        ("delay 5ms x y", &["\"x y\" is not understood"]),
+        // Habits of tc.
+        (
+            "rate 2mbit 14 48 5",
+            &["\"14 48 5\"", "overhead N cell N", "cell 53"],
+        ),
+        ("gap 5 delay 10ms", &["reorder 100% gap 5"]),
+        ("delay 10ms gap 5", &["reorder 100% gap 5"]),
+        ("rate 1mbit ecn", &["name before it what marks"]),
+        (
+            "rate 1mbit burst 32kb latency 50ms",
+            &["leave it out", "32kb latency", "write 'limit 50ms'"],
+        ),
+        (
+            "rate 1mbit limit 50ms latency 50ms",
+            &["write 'limit 50ms'"],
+        ),
+        ("netem delay 5", &["leave tc's words out", "\"5\""]),
+        ("delay 5ms limit 1000", &["memory 64mb"]),
+        ("trace \"a b", &["the quote is not closed"]),
     ] {
         let mistakes = Settings::parse(text).expect_err(text);
         for part in parts {

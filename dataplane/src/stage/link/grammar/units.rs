@@ -113,7 +113,8 @@ pub(super) fn limit(word: &str) -> Result<Limit, String> {
     match bytes(word) {
         Ok(bytes) if !plain => Ok(Limit::Bytes(bytes)),
         _ => Err(format!(
-            "{word:?}: write a length with its unit: 100p (packets), 64kb (bytes) or 50ms"
+            "{word:?}: write a length with its unit: 100p (packets), 64kb (bytes) or 50ms; what netem's limit \
+             bounds, delayed frames too, is memory here: 'memory 64mb'"
         )),
     }
 }
