@@ -134,11 +134,7 @@ pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
     let choice = choose(ends, config);
     match open(ends, config, &choice) {
         // Nobody asked for it, so do without.
-        Err(error)
-            if [config.rx, config.tx] == [None; 2]
-                && matches!(config.backend, Backend::Auto | Backend::Fastest)
-                && choice.rx == Backend::Xdp =>
-        {
+        Err(error) if choice.rx == Backend::Xdp && is_automatic(config) => {
             let error = error.to_string().replace("\n ", ";");
             let why = Some(format!("no xdp: {error}"));
             let choice = Choice {
@@ -150,6 +146,12 @@ pub(crate) fn join(ends: &[End], config: &Config) -> Result<Joined> {
         }
         result => result,
     }
+}
+
+/// Whether nobody has named a back end, so that no xdp is better than a bad one.
+fn is_automatic(config: &Config) -> bool {
+    [config.rx, config.tx] == [None; 2]
+        && matches!(config.backend, Backend::Auto | Backend::Fastest)
 }
 
 /// Which back ends are to carry a pair.
@@ -190,10 +192,17 @@ fn automatic(ends: &[End], config: &Config) -> (Backend, String) {
                 format!("{name} is a {kind}, which sends super-frames"),
             );
         }
-        if !is_native(end) {
+        if is_native(end) == Some(false) {
             return (packet, format!("the driver of {name} runs no XDP programs"));
         }
+        if strips_tags(end) {
+            let why = format!(
+                "{name} takes VLAN tags out of what it receives, and XDP doesn't see them; for xdp: ethtool -K {name} rxvlan off"
+            );
+            return (packet, why);
+        }
     }
+    // Where one does not say, it is tried.
     (Backend::Xdp, "the drivers run XDP programs".into())
 }
 
@@ -203,14 +212,26 @@ fn is_linked(ends: &[End], config: &Config) -> bool {
         .any(|(from, to)| config.link(ends[from].name, ends[to].name).is_some())
 }
 
+/// Whether a driver runs XDP programs; `None` if it does not say.
 #[cfg(feature = "xdp")]
-fn is_native(end: &End) -> bool {
+fn is_native(end: &End) -> Option<bool> {
     let ask = || crate::port::xdp::is_native(end.interface);
+    netns::within(end.name.netns.as_deref(), ask).unwrap_or(Some(false))
+}
+
+#[cfg(not(feature = "xdp"))]
+fn is_native(_: &End) -> Option<bool> {
+    Some(false)
+}
+
+#[cfg(feature = "xdp")]
+fn strips_tags(end: &End) -> bool {
+    let ask = || crate::port::xdp::strips_tags(end.interface);
     netns::within(end.name.netns.as_deref(), ask).unwrap_or(false)
 }
 
 #[cfg(not(feature = "xdp"))]
-fn is_native(_: &End) -> bool {
+fn strips_tags(_: &End) -> bool {
     false
 }
 
@@ -368,7 +389,10 @@ fn open_xdp(_: &[End], _: &Config, _: &Choice, _: bool) -> Result<Joined> {
 /// As [`open_packet`], with AF_XDP on one side or both. `merges`: frames of a flow that are in a ring together leave as one.
 #[cfg(feature = "xdp")]
 fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Result<Joined> {
-    use crate::port::{dual::DualTx, xdp};
+    use crate::{
+        config::XdpMode,
+        port::{dual::DualTx, xdp},
+    };
 
     let (mut plans, mut named) = (Vec::new(), Vec::new());
     let (mut packet_halves_rx, mut packet_halves_tx) = (VecDeque::new(), VecDeque::new());
@@ -381,15 +405,25 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Res
         Backend::Xdp => ends.iter().map(|end| queues(end, false)).collect(),
         _ => plenty,
     };
-    for (from, to) in directions(ends) {
-        let lanes = config.lanes(ends[from].name, ends[to].name);
-        let most = rx_queues[from].min(tx_queues[to]);
-        if lanes > most {
-            return Err(Error::Config(vec![format!(
-                "--queues {lanes}: {} has {} receive queues and {} has {} transmit queues: use at most {most}",
-                ends[from].name, rx_queues[from], ends[to].name, tx_queues[to]
-            )]));
-        }
+    let most = |&(from, to): &(usize, usize)| rx_queues[from].min(tx_queues[to]);
+    let wanted = |&(from, to): &(usize, usize)| config.lanes(ends[from].name, ends[to].name);
+    let widest = directions(ends).into_iter().max_by_key(most);
+    if let Some(way @ (from, to)) = widest
+        && wanted(&way) > most(&way)
+    {
+        return Err(Error::Config(vec![format!(
+            "--queues {}: {} has {} receive queues and {} has {} transmit queues: use at most {}",
+            wanted(&way),
+            ends[from].name,
+            rx_queues[from],
+            ends[to].name,
+            tx_queues[to],
+            most(&way)
+        )]));
+    }
+    for way @ (from, to) in directions(ends) {
+        // In one direction there may be fewer.
+        let lanes = wanted(&way).min(most(&way));
         if choice.rx != Backend::Xdp {
             packet_halves_rx.extend(packet_rx(&ends[from], config, lanes)?);
         }
@@ -412,11 +446,18 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Res
             named.push((ends[from].id, ends[to].id, queue));
         }
     }
+    let automatic = is_automatic(config);
+    let mut xdp = config.xdp;
+    if automatic && xdp.mode == XdpMode::Auto {
+        // In generic mode it loses what packet carries.
+        xdp.mode = XdpMode::Native;
+    }
     let settings = xdp::Settings {
         ring: config.xdp_slots(merges),
-        xdp: config.xdp,
+        xdp,
         promiscuous: config.promiscuous,
         huge_pages: config.huge_pages,
+        whole: automatic,
     };
     let xdp_ends: Vec<xdp::End> = ends
         .iter()

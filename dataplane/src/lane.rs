@@ -193,11 +193,11 @@ impl Lane {
         self.stages.iter().filter_map(|stage| stage.due_ns()).min()
     }
 
-    /// When to try again to send what the transmit side did not take. `None`: it took all.
+    /// When to try again to send what the transmit side did not take. `None`: it took all, or its link is down.
     pub fn retry_ns(&self, now_ns: u64) -> Option<u64> {
         /// How long to leave it alone.
         const RETRY_NS: u64 = 50_000;
-        (self.tx.held() > 0).then_some(now_ns + RETRY_NS)
+        self.tx.wants_retry().then_some(now_ns + RETRY_NS)
     }
 
     /// Whether it has let go of its ports: nothing comes until it is [renewed](Lane::renew).

@@ -68,6 +68,7 @@ pub mod memory;
 pub mod metrics;
 pub mod port;
 pub mod relay;
+mod rights;
 pub mod snapshot;
 pub mod stage;
 pub mod stats;

@@ -525,6 +525,7 @@ mod xdp {
             },
             promiscuous: true,
             huge_pages: HugePages::Auto,
+            whole: true,
         };
         let (mut opened, how) = xdp::open(&ends, &[plan], &settings).unwrap();
         let word = match via.rx {

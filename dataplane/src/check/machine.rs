@@ -6,20 +6,11 @@ use std::io;
 use super::{Findings, quota, size};
 use crate::interface::Interface;
 use crate::port::packet::{self, ENOUGH_BUFFER, SOCKET_BUFFER};
+use crate::rights::{Rights, capability};
 use crate::sys::{packet::PacketSocket, release};
 
-/// Capabilities by their numbers in `include/uapi/linux/capability.h`.
-mod capability {
-    pub(super) const NET_ADMIN: u32 = 12;
-    pub(super) const NET_RAW: u32 = 13;
-    pub(super) const IPC_LOCK: u32 = 14;
-    pub(super) const SYS_ADMIN: u32 = 21;
-    pub(super) const PERFMON: u32 = 38;
-    pub(super) const BPF: u32 = 39;
-}
-
 pub(super) fn examine(findings: &mut Findings) {
-    let rights = Rights::parse(&read("/proc/self/status"));
+    let rights = Rights::own();
     let socket = PacketSocket::open(0);
     kernel(findings, &release::name());
     packet_socket(findings, &rights, socket.as_ref().err());
@@ -45,58 +36,6 @@ pub(super) fn examine(findings: &mut Findings) {
 /// Empty if it can't be read: then the finding says that it isn't known, or is left out.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
-}
-
-/// What `/proc/self/status` says of this process.
-#[derive(Debug, Default)]
-struct Rights {
-    effective: u64,
-    no_new_privileges: bool,
-    seccomp: bool,
-    /// Allowed CPUs as numbers and ranges.
-    cpus: String,
-}
-
-impl Rights {
-    fn parse(status: &str) -> Self {
-        let mut rights = Self::default();
-        for (key, value) in status.lines().filter_map(|line| line.split_once(':')) {
-            let value = value.trim();
-            match key {
-                "CapEff" => rights.effective = u64::from_str_radix(value, 16).unwrap_or(0),
-                "NoNewPrivs" => rights.no_new_privileges = value == "1",
-                "Seccomp" => rights.seccomp = value != "0",
-                "Cpus_allowed_list" => rights.cpus = value.into(),
-                _ => {}
-            }
-        }
-        rights
-    }
-
-    fn has(&self, capability: u32) -> bool {
-        self.effective & (1 << capability) != 0
-    }
-
-    /// Those of a list that are missing. CAP_SYS_ADMIN includes some where BPF programs are concerned (`bpf_net_capable`,
-    /// `perfmon_capable`, `include/linux/capability.h` and `bpf.h`).
-    fn missing(&self, needed: &[(u32, &'static str)]) -> Vec<&'static str> {
-        use capability::{BPF, NET_ADMIN, PERFMON, SYS_ADMIN};
-        let included = |right| self.has(SYS_ADMIN) && [BPF, NET_ADMIN, PERFMON].contains(&right);
-        needed
-            .iter()
-            .filter(|(right, _)| !self.has(*right) && !included(*right))
-            .map(|(_, name)| *name)
-            .collect()
-    }
-
-    fn sandbox(&self) -> &'static str {
-        match (self.seccomp, self.no_new_privileges) {
-            (false, false) => "no seccomp filter, new privileges allowed",
-            (true, false) => "a seccomp filter, new privileges allowed",
-            (false, true) => "no seccomp filter, no new privileges (setcap has no effect)",
-            (true, true) => "a seccomp filter, no new privileges (setcap has no effect)",
-        }
-    }
 }
 
 fn kernel(findings: &mut Findings, release: &str) {
@@ -430,20 +369,6 @@ mod tests {
             effective,
             ..Rights::default()
         }
-    }
-
-    #[test]
-    fn rights_are_read_from_status() {
-        let status = "Name:\tx\nCapEff:\t0000000000002000\nNoNewPrivs:\t1\nSeccomp:\t2\nCpus_allowed_list:\t1,3-4\n";
-        let rights = Rights::parse(status);
-        assert!(rights.has(capability::NET_RAW));
-        assert!(!rights.has(capability::NET_ADMIN));
-        assert_eq!(
-            rights.sandbox(),
-            "a seccomp filter, no new privileges (setcap has no effect)"
-        );
-        assert_eq!(rights.cpus, "1,3-4");
-        assert_eq!(Rights::parse("").effective, 0);
     }
 
     #[test]

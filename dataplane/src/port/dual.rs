@@ -71,6 +71,10 @@ impl TxQueue for DualTx {
         self.active.tx.held() + self.other.tx.held()
     }
 
+    fn wants_retry(&self) -> bool {
+        self.active.tx.wants_retry() || self.other.tx.wants_retry()
+    }
+
     fn lent(&self) -> usize {
         self.active.tx.lent() + self.other.tx.lent()
     }

@@ -114,6 +114,11 @@ pub trait TxQueue: Send {
         0
     }
 
+    /// Whether to try soon again to send what is held. While a link is down it would be in vain: whoever hears that it is up turns the lane.
+    fn wants_retry(&self) -> bool {
+        self.held() > 0
+    }
+
     /// Buffers of the lane's pool that the kernel has, to send from.
     fn lent(&self) -> usize {
         0

@@ -27,6 +27,7 @@ impl Inner {
             .ports
             .iter()
             .any(|(_, port)| here(port) && is_ours(port));
+        let mut changed = false;
         for (id, port) in self.ports.iter_mut().filter(|(_, port)| here(port)) {
             let before = port.state();
             if is_ours(port) {
@@ -38,6 +39,7 @@ impl Inner {
                 }
                 port.update(interface.clone());
                 if port.state() != before {
+                    changed = true;
                     tracing::info!("port {} is {}", port.name, port.state());
                 }
                 if port.unopened && was_up {
@@ -57,6 +59,10 @@ impl Inner {
                     created.push(id);
                 }
             }
+        }
+        if changed {
+            // What a lane holds for a link that was down can leave now.
+            self.workers.iter().for_each(|worker| worker.wake());
         }
         self.tell_kernel();
         renamed

@@ -13,6 +13,7 @@ use libbpf_rs::{
     query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter},
 };
 
+use super::release;
 use crate::interface::XdpMode;
 
 /// Built from bpf/relay.bpf.c by bpf/Makefile.
@@ -21,10 +22,10 @@ pub(crate) static OBJECT: &[u8] = include_bytes!("../../../bpf/relay.bpf.o");
 /// What a driver can do, by its own word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features {
-    /// Programs run in the driver and can redirect, which AF_XDP needs.
-    pub(crate) native: bool,
+    /// Programs run in the driver and can redirect, which AF_XDP needs. `None`: this kernel does not tell.
+    pub(crate) native: Option<bool>,
     /// AF_XDP without copies.
-    pub(crate) zero_copy: bool,
+    pub(crate) zero_copy: Option<bool>,
     /// Frames can be redirected to it, or it does not say (before Linux 6.3): of veth, whether its other end would take them now
     /// (`veth_set_xdp_features`, `drivers/net/veth.c`).
     pub(crate) transmit: bool,
@@ -37,8 +38,27 @@ pub(crate) struct Other {
     pub(crate) id: u32,
     /// Its name; `None` if we may not ask.
     pub(crate) name: Option<String>,
-    /// The link that holds it, which only its owner can end; `None` if it was attached by netlink, or we may not ask.
-    pub(crate) link: Option<u32>,
+    /// What keeps it there.
+    pub(crate) holder: Holder,
+}
+
+/// What keeps a program on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// It was attached by netlink: anybody with the right can take it off.
+    Netlink,
+    /// A link, which only its owner can end; with its number unless we may not ask.
+    Link(Option<u32>),
+    /// We may not ask: numbers of programs and links are looked up with CAP_SYS_ADMIN only (`bpf_prog_get_fd_by_id`,
+    /// `kernel/bpf/syscall.c`).
+    Unknown,
+}
+
+impl Holder {
+    /// Whether another program may take its place, for all we know.
+    pub(crate) fn may_be_replaced(self) -> bool {
+        !matches!(self, Self::Link(_))
+    }
 }
 
 /// The program of one interface, loaded.
@@ -53,12 +73,8 @@ pub(crate) struct Attached {
 }
 
 impl Features {
-    /// Asks the driver of an interface. Linux 6.3.
+    /// Asks the driver of an interface.
     pub(crate) fn of(index: u32) -> io::Result<Self> {
-        // enum netdev_xdp_act (include/uapi/linux/netdev.h): what runs programs, what redirects, what copies nothing.
-        const BASIC_AND_REDIRECT: u64 = 1 | 2;
-        const ZERO_COPY: u64 = 8;
-        const TRANSMIT: u64 = 4;
         let mut answer = libbpf_sys::bpf_xdp_query_opts {
             sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as libbpf_sys::size_t,
             ..Default::default()
@@ -68,11 +84,23 @@ impl Features {
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));
         }
-        Ok(Self {
-            native: answer.feature_flags & BASIC_AND_REDIRECT == BASIC_AND_REDIRECT,
-            zero_copy: answer.feature_flags & ZERO_COPY != 0,
-            transmit: answer.feature_flags == 0 || answer.feature_flags & TRANSMIT != 0,
-        })
+        Ok(Self::said(answer.feature_flags, &release::name()))
+    }
+
+    /// What is said by flags of the kernel of that release. Since Linux 6.3 no flag means that the driver can nothing; before it,
+    /// nothing.
+    fn said(flags: u64, release: &str) -> Self {
+        // enum netdev_xdp_act (include/uapi/linux/netdev.h): what runs programs, what redirects, what copies nothing.
+        const BASIC_AND_REDIRECT: u64 = 1 | 2;
+        const ZERO_COPY: u64 = 8;
+        const TRANSMIT: u64 = 4;
+        let told = flags != 0 || release::parse(release).is_some_and(|version| version >= (6, 3));
+        let has = |wanted| told.then_some(flags & wanted == wanted);
+        Self {
+            native: has(BASIC_AND_REDIRECT),
+            zero_copy: has(ZERO_COPY),
+            transmit: flags == 0 || flags & TRANSMIT != 0,
+        }
     }
 }
 
@@ -85,7 +113,12 @@ impl Other {
         let link = LinkInfoIter::default()
             .find(|link| link.prog_id == id && matches!(link.info, LinkTypeInfo::Xdp(_)))
             .map(|link| link.id);
-        Self { id, name, link }
+        let holder = match (link, &name) {
+            (Some(link), _) => Holder::Link(Some(link)),
+            (None, Some(_)) => Holder::Netlink,
+            (None, None) => Holder::Unknown,
+        };
+        Self { id, name, holder }
     }
 
     /// Takes it off the interface, if it was attached by netlink in that mode.
@@ -202,7 +235,7 @@ mod tests {
         interface::Interface,
         sys::{
             netns::{self, testing::Namespace},
-            xsk::{Copying, Umem},
+            xsk::{Umem, Way},
         },
     };
 
@@ -245,7 +278,7 @@ mod tests {
             let mut program = Program::load(2).unwrap();
             let attached = program.attach(index, XdpMode::Native).unwrap();
             let umem = Umem::map(64, 2048, 64, false).unwrap();
-            let bound = umem.bind("va", 1, 64, Copying::Auto).unwrap();
+            let bound = umem.bind("va", 1, 64, Way::COPY).unwrap();
             let (rx, _tx) = bound.divide(umem.share(0, 32), umem.share(32, 32));
             let mut all = || [0, 1].map(|queue| verdict(&mut program, index, queue));
             let before = all();
@@ -257,6 +290,23 @@ mod tests {
         .unwrap();
         let pass = [XDP_PASS; 2];
         assert_eq!(verdicts, [pass, [XDP_PASS, XDP_REDIRECT], pass]);
+    }
+
+    #[test]
+    fn drivers_that_say_nothing_are_not_said_to_be_unable() {
+        let said = |flags, release| {
+            let features = Features::said(flags, release);
+            (features.native, features.zero_copy, features.transmit)
+        };
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(said(0, "6.1.0-38-amd64"), (None, None, true));
+        assert_eq!(said(0, "6.3.0"), (no, no, true));
+        assert_eq!(said(1, "6.18.44"), (no, no, false));
+        // veth (its other end may be unable to take frames), and a card.
+        assert_eq!(said(0x23, "6.18.44"), (yes, no, false));
+        assert_eq!(said(0x7f, "6.18.44"), (yes, yes, true));
+        // Some distributions have it in older kernels.
+        assert_eq!(said(0x0f, "5.14.0-427.el9"), (yes, yes, true));
     }
 
     #[test]

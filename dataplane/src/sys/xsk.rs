@@ -46,15 +46,21 @@ pub(crate) struct Umem {
     huge: bool,
 }
 
-/// How to bind a socket.
+/// How to bind the sockets of a UMEM: what the first one does, all must do (`xp_assign_dev_shared`, `net/xdp/xsk_buff_pool.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copying {
-    /// Without copies if the driver can.
-    Auto,
-    /// With copies.
-    Copy,
-    /// Without copies, or not at all.
-    ZeroCopy,
+pub(crate) struct Way {
+    /// The driver copies no frame, or the socket is not bound.
+    pub(crate) zero_copy: bool,
+    /// Frames longer than a chunk come and go in pieces. Linux 6.6, and without copies only of drivers that can.
+    pub(crate) pieces: bool,
+}
+
+impl Way {
+    /// What every driver can.
+    pub(crate) const COPY: Self = Self {
+        zero_copy: false,
+        pieces: true,
+    };
 }
 
 /// A bound socket, not yet divided.
@@ -138,22 +144,25 @@ impl Umem {
         interface: &str,
         queue: u32,
         ring: u32,
-        copying: Copying,
+        way: Way,
     ) -> io::Result<Bound> {
         let interface: Interface = interface.parse().map_err(io::Error::other)?;
         let size = QueueSize::new(ring).map_err(io::Error::other)?;
-        let how = match copying {
-            Copying::Auto => BindFlags::empty(),
-            Copying::Copy => BindFlags::XDP_COPY,
-            Copying::ZeroCopy => BindFlags::XDP_ZEROCOPY,
+        let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
+        flags |= if way.zero_copy {
+            BindFlags::XDP_ZEROCOPY
+        } else {
+            BindFlags::XDP_COPY
         };
-        // SG: frames longer than a chunk come in pieces.
+        if way.pieces {
+            flags |= BindFlags::XDP_USE_SG;
+        }
         let config = SocketConfig::builder()
             .rx_queue_size(size)
             .tx_queue_size(size)
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
             .xdp_flags(XdpFlags::empty())
-            .bind_flags(how | BindFlags::XDP_USE_NEED_WAKEUP | BindFlags::XDP_USE_SG)
+            .bind_flags(flags)
             .build();
         // SAFETY: no program is loaded by libxdp, which is what the contract is about.
         let (tx, rx, rings) = unsafe { Socket::new(config, &self.umem, &interface, queue) }

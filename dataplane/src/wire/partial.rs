@@ -7,11 +7,11 @@
 
 use super::{
     be16,
-    checksum::{fold, pseudo_v4, pseudo_v6},
+    checksum::{complete, fold, pseudo_v4, pseudo_v6, sum},
     layers::{Kind, Layer, Layers, protocol},
 };
 
-/// A checksum to be completed, as [`complete`](super::checksum::complete) wants it.
+/// A checksum to be completed, as [`complete`] wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partial {
     /// Where the sum begins, in bytes from the start of the frame.
@@ -20,48 +20,113 @@ pub struct Partial {
     pub offset: u16,
 }
 
-/// The partial checksum of TCP or UDP in a frame: the innermost, as the kernel leaves one to do and makes those around
-/// it fit (local checksum offload).
+/// The partial checksum of TCP or UDP in a frame, if there is one.
+///
+/// In a tunnel it is the innermost, as the kernel leaves one to do and makes those around it fit what it will be (local checksum offload). So if
+/// the sum of an outer UDP header holds already, what it carries is payload, and its checksum whatever its sender left there. And if that sum is
+/// partial itself, a program has sent the rest as payload by a UDP socket: then it is the one to do.
 ///
 /// It looks through tags, options, extension headers and tunnels, also VXLAN and Geneve on ports of the user's choice:
 /// a payload that looks like one and then has a partial checksum at the right place is one.
 #[inline]
 pub fn find(frame: &[u8]) -> Option<Partial> {
     let layers = Layers::parse_to(frame, usize::MAX);
-    let pairs = layers.as_slice().windows(2).rev();
-    pairs
-        .filter_map(|pair| partial(frame, pair[0], pair[1]))
-        .next()
+    let pairs = layers.as_slice().windows(2);
+    let covered = |pair: &[Layer]| Covered::of(frame, pair[0], pair[1]);
+    let (at, inner) = pairs.clone().enumerate().rev().find_map(|(at, pair)| {
+        let covered = covered(pair)?;
+        covered.is_partial(frame).then_some((at, covered))
+    })?;
+    let mut found = inner;
+    for outer in pairs.take(at).filter_map(covered) {
+        if outer.is_partial(frame) {
+            // By chance (1 in 65 536) the right one looks like that, too.
+            if !outer.holds_with(inner, frame) {
+                found = outer;
+                break;
+            }
+        } else if outer.holds(frame) {
+            return None;
+        }
+    }
+    Some(Partial {
+        start: found.start as u16,
+        offset: found.offset,
+    })
 }
 
-/// Whether the checksum of `transport`, directly behind `network`, is partial.
-#[inline]
-fn partial(frame: &[u8], network: Layer, transport: Layer) -> Option<Partial> {
-    let (number, offset) = match transport.kind {
-        Kind::Tcp => (protocol::TCP, 16),
-        Kind::Udp => (protocol::UDP, 6),
-        _ => return None,
-    };
-    let (ip, start) = (network.offset(), transport.offset());
-    let header = frame.get(ip..start)?;
-    let pseudo = match network.kind {
-        Kind::Ipv4 => {
-            let len = usize::from(be16(header, 2)?).checked_sub(header.len())?;
-            let src = *header.get(12..)?.first_chunk()?;
-            let dst = *header.get(16..)?.first_chunk()?;
-            pseudo_v4(src, dst, number, len)
-        }
-        Kind::Ipv6 => {
-            let len = (40 + usize::from(be16(header, 4)?)).checked_sub(header.len())?;
-            let src = header.get(8..)?.first_chunk()?;
-            pseudo_v6(src, final_dst(header)?, number, len)
-        }
-        _ => return None,
-    };
-    (be16(frame, start + usize::from(offset))? == fold(pseudo)).then_some(Partial {
-        start: start as u16,
-        offset,
-    })
+/// What the checksum of a TCP or UDP header covers.
+#[derive(Clone, Copy)]
+struct Covered {
+    /// Where the header starts, in bytes from the start of the frame.
+    start: usize,
+    /// Where the checksum is, in bytes from `start`.
+    offset: u16,
+    /// Bytes of the header and what follows it.
+    len: usize,
+    /// The sum of the pseudo-header.
+    pseudo: u32,
+}
+
+impl Covered {
+    /// Of `transport`, directly behind `network`.
+    #[inline]
+    fn of(frame: &[u8], network: Layer, transport: Layer) -> Option<Self> {
+        let (number, offset) = match transport.kind {
+            Kind::Tcp => (protocol::TCP, 16),
+            Kind::Udp => (protocol::UDP, 6),
+            _ => return None,
+        };
+        let (ip, start) = (network.offset(), transport.offset());
+        let header = frame.get(ip..start)?;
+        let (len, pseudo) = match network.kind {
+            Kind::Ipv4 => {
+                let len = usize::from(be16(header, 2)?).checked_sub(header.len())?;
+                let src = *header.get(12..)?.first_chunk()?;
+                let dst = *header.get(16..)?.first_chunk()?;
+                (len, pseudo_v4(src, dst, number, len))
+            }
+            Kind::Ipv6 => {
+                let len = (40 + usize::from(be16(header, 4)?)).checked_sub(header.len())?;
+                let src = header.get(8..)?.first_chunk()?;
+                (len, pseudo_v6(src, final_dst(header)?, number, len))
+            }
+            _ => return None,
+        };
+        Some(Self {
+            start,
+            offset,
+            len,
+            pseudo,
+        })
+    }
+
+    /// What is where the checksum belongs.
+    #[inline]
+    fn field(self, frame: &[u8]) -> Option<u16> {
+        be16(frame, self.start + usize::from(self.offset))
+    }
+
+    /// Whether it is the sum of the pseudo-header alone.
+    #[inline]
+    fn is_partial(self, frame: &[u8]) -> bool {
+        self.field(frame) == Some(fold(self.pseudo))
+    }
+
+    /// Whether there is a checksum, and it is right.
+    #[cold]
+    fn holds(self, frame: &[u8]) -> bool {
+        let covered = frame.get(self.start..self.start + self.len);
+        self.field(frame) != Some(0)
+            && covered.is_some_and(|covered| fold(self.pseudo + sum(covered)) == 0xffff)
+    }
+
+    /// Whether it is right as soon as the checksum of `inner` is completed.
+    #[cold]
+    fn holds_with(self, inner: Self, frame: &[u8]) -> bool {
+        let mut whole = frame.to_vec();
+        complete(&mut whole, inner.start, inner.offset.into()) && self.holds(&whole)
+    }
 }
 
 /// Where an IPv6 packet ends up: a routing header that is not used up says so (RFC 8200, 8.1).
@@ -86,10 +151,7 @@ fn final_dst(header: &[u8]) -> Option<&[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        checksum::{complete, sum},
-        sample::{Check, Part, build, frames},
-    };
+    use super::super::sample::{Check, Part, build, frames, naive_pseudo};
     use super::*;
     use proptest::prelude::*;
 
@@ -109,24 +171,70 @@ mod tests {
         find(frame).map(|partial| (partial.start.into(), partial.offset.into()))
     }
 
-    #[test]
-    fn an_outer_checksum_is_found_where_the_inner_is_whole() {
+    /// A datagram in VXLAN; its own checksum is partial.
+    fn in_vxlan(outer: Check) -> super::super::sample::Sample {
         let parts = [
             Part::Ethernet,
             ipv4(),
-            udp(4789, Check::Partial),
+            udp(4789, outer),
             Part::Vxlan,
             Part::Ethernet,
             ipv4(),
             udp(53, Check::Partial),
         ];
-        let mut frame = build(&parts, b"payload");
-        let inner = frame.transport();
-        assert_eq!(found(&frame.bytes), Some((inner, 6)));
-        assert!(complete(&mut frame.bytes, inner, 6));
-        assert_eq!(found(&frame.bytes), Some((14 + 28, 6)));
-        assert!(complete(&mut frame.bytes, 14 + 28, 6));
+        build(&parts, b"payload")
+    }
+
+    const OUTER: usize = 14 + 28;
+
+    /// What user-space VXLAN took from a packet socket is its payload: not a bit of it may change, or the sum around it is wrong.
+    #[test]
+    fn a_checksum_in_a_payload_is_left_alone() {
+        // The program's own sum is left to the device, or there already.
+        let mut frame = in_vxlan(Check::Partial);
+        assert_eq!(found(&frame.bytes), Some((OUTER, 6)));
+        assert!(complete(&mut frame.bytes, OUTER, 6));
         assert_eq!(found(&frame.bytes), None);
+        // The kernel's, which fits what will be; and none at all.
+        let mut later = in_vxlan(Check::Zero);
+        let inner = later.transport();
+        assert_eq!(found(&later.bytes), Some((inner, 6)));
+        assert!(complete(&mut later.bytes, inner, 6));
+        let whole = later.bytes.clone();
+        let mut frame = in_vxlan(Check::Partial);
+        let partial = frame.bytes[inner + 6..inner + 8].to_vec();
+        frame.bytes[inner + 6..inner + 8].copy_from_slice(&whole[inner + 6..inner + 8]);
+        assert!(complete(&mut frame.bytes, OUTER, 6));
+        frame.bytes[inner + 6..inner + 8].copy_from_slice(&partial);
+        assert_eq!(found(&frame.bytes), Some((inner, 6)));
+        // Cut, a sum that covers more than there is does not hold.
+        let mut cut = in_vxlan(Check::Partial).bytes;
+        assert!(complete(&mut cut, OUTER, 6));
+        cut.truncate(cut.len() - 1);
+        assert_eq!(found(&cut), Some((inner, 6)));
+    }
+
+    /// Local checksum offload leaves a right outer sum, which may be any number, also that of the pseudo-header.
+    #[test]
+    fn an_outer_checksum_that_is_right_by_chance_hides_nothing() {
+        let mut frame = in_vxlan(Check::Partial).bytes;
+        let inner = in_vxlan(Check::Partial).transport();
+        let partial = frame[inner + 6..inner + 8].to_vec();
+        assert!(complete(&mut frame, inner, 6));
+        let pseudo = frame[OUTER + 6..OUTER + 8].to_vec();
+        // One of the source ports makes it so.
+        let by_chance = (0..=u16::MAX).find_map(|port| {
+            frame[OUTER..OUTER + 2].copy_from_slice(&port.to_be_bytes());
+            let mut whole = frame.clone();
+            (complete(&mut whole, OUTER, 6) && whole[OUTER + 6..OUTER + 8] == pseudo)
+                .then_some(whole)
+        });
+        let mut frame = by_chance.unwrap();
+        let whole = frame.clone();
+        frame[inner + 6..inner + 8].copy_from_slice(&partial);
+        assert_eq!(found(&frame), Some((inner, 6)));
+        assert!(complete(&mut frame, inner, 6));
+        assert_eq!(frame, whole);
     }
 
     #[test]
@@ -182,19 +290,31 @@ mod tests {
             // Outer checksums are as local checksum offload makes them: right when the inner one is.
             let transport = frame.transport();
             let offset = if frame.parts.last().is_some_and(|p| p.0.kind() == Kind::Tcp) { 16 } else { 6 };
-            prop_assert_eq!(found(&bytes), Some((transport, offset)));
-            prop_assert!(complete(&mut bytes, transport, offset));
             let outer: Vec<usize> = frame.parts.iter().rev().skip(1)
                 .filter(|part| part.0.kind() == Kind::Udp).map(|part| part.1).collect();
+            let partial = bytes.clone();
+            prop_assert!(complete(&mut bytes, transport, offset));
+            // From the innermost, each with the sum of what is in it.
             for at in outer {
-                bytes[at + 6..at + 8].fill(0);
+                if bytes[at + 6..at + 8] != [0, 0] {
+                    let ip = frame.parts.iter().rev().find(|part| part.1 < at).map_or(0, |part| part.1);
+                    let pseudo = fold(naive_pseudo(&bytes, ip, at, 17) as u32);
+                    bytes[at + 6..at + 8].copy_from_slice(&pseudo.to_be_bytes());
+                    prop_assert!(complete(&mut bytes, at, 6));
+                }
             }
-            // By chance the whole one looks like a partial one; then completing it changes nothing.
+            let whole = bytes.clone();
+            let field = transport + offset..transport + offset + 2;
+            bytes[field.clone()].copy_from_slice(&partial[field]);
+            // By chance what is whole looks like partial; then completing it changes nothing.
+            if bytes != whole {
+                prop_assert_eq!(found(&bytes), Some((transport, offset)));
+                prop_assert!(complete(&mut bytes, transport, offset));
+                prop_assert_eq!(&bytes, &whole);
+            }
             if let Some((start, offset)) = found(&bytes) {
-                let before = bytes.clone();
-                prop_assert_eq!(start, transport);
                 prop_assert!(complete(&mut bytes, start, offset));
-                prop_assert_eq!(sum(&bytes), sum(&before));
+                prop_assert_eq!(&bytes, &whole);
             }
         }
 

@@ -242,6 +242,43 @@ fn several_queues_with_one_lane_and_with_several() {
     );
 }
 
+/// Each direction has as many lanes as its own queues allow.
+#[test]
+fn a_direction_with_fewer_queues_has_fewer_lanes() {
+    let Some(net) = Net::open(&["client", "relay", "server"]) else {
+        return;
+    };
+    for (space, end, port, [rx, tx], address) in [
+        ("client", "c0", "r0", [2, 1], Chain::CLIENT),
+        ("server", "s0", "r1", [1, 2], Chain::SERVER),
+    ] {
+        net.sh("relay", &format!(
+            "ip link add {port} numrxqueues {rx} numtxqueues {tx} type veth peer name {end} numrxqueues {tx} numtxqueues {rx} netns {}; \
+             ip link set {port} up",
+            net.ns(space)
+        ));
+        net.sh(
+            space,
+            &format!("ip address add {address}/24 dev {end}; ip link set {end} up"),
+        );
+    }
+    let relay = Relay::start(&net, "relay", &[XDP, &["--queues", "2"]].concat());
+    tcp_both_ways(&net, Chain::SERVER, MIB);
+    let last = relay.stop(Signal::Term);
+    let lanes = |from: &str| {
+        let names = last.lanes.iter().map(|lane| &lane.name);
+        names.filter(|name| name.starts_with(from)).count()
+    };
+    assert_eq!((lanes("r0"), lanes("r1")), (2, 1), "{last:?}");
+    let line = [&["run"], XDP, &["--queues", "3"]].concat();
+    let output = attempt(&net, "relay", &[], &line);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("r0 has 2 receive queues and r1 has 2 transmit queues: use at most 2"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_hairpin_sends_back_what_it_receives() {
     let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
@@ -422,6 +459,22 @@ fn refused(net: &Net, wrapper: &[&str], more: &[&str], texts: &[&str]) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
+/// With these rights alone of root's, and little memory that may be locked.
+fn with_rights(rights: &[&str]) -> Vec<String> {
+    let rights: Vec<String> = rights.iter().map(|right| format!(",+{right}")).collect();
+    let bounding = format!("--bounding-set=-all{}", rights.concat());
+    let wrapper = [
+        "prlimit",
+        "--memlock=65536",
+        "setpriv",
+        &bounding,
+        "--inh-caps=-all",
+    ];
+    wrapper.map(Into::into).into()
+}
+
+const RIGHTS: [&str; 4] = ["net_raw", "net_admin", "bpf", "ipc_lock"];
+
 /// What the manual says is enough is enough, however little memory may be locked.
 #[test]
 fn four_rights_suffice() {
@@ -429,17 +482,48 @@ fn four_rights_suffice() {
         return;
     };
     let net = &chain.net;
-    let few = [
-        "prlimit",
-        "--memlock=65536",
-        "setpriv",
-        "--bounding-set=-all,+net_raw,+net_admin,+bpf,+ipc_lock",
-        "--inh-caps=-all",
-    ];
+    let few = with_rights(&RIGHTS);
+    let few: Vec<&str> = few.iter().map(String::as_str).collect();
     let mut relay = Relay::launch(net, "relay", &few, &[XDP, &["--hugepages", "off"]].concat());
     relay.wait_ready();
     chain.ping(3, "", Chain::SERVER);
     relay.stop(Signal::Term);
+}
+
+#[test]
+fn the_right_that_is_missing_is_named_and_no_other() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    let net = &chain.net;
+    for missing in RIGHTS {
+        let rest: Vec<&str> = RIGHTS
+            .into_iter()
+            .filter(|right| *right != missing)
+            .collect();
+        let wrapper = with_rights(&rest);
+        let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
+        for promisc in [&[][..], &["--no-promisc"]] {
+            let line = [&["run"], XDP, &["--hugepages", "off"], promisc].concat();
+            let output = attempt(net, "relay", &wrapper, &line);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{missing}: {said}");
+            for right in RIGHTS {
+                let name = format!("CAP_{}", right.to_uppercase());
+                assert_eq!(
+                    said.contains(&name),
+                    right == missing,
+                    "without {missing}: {said}"
+                );
+            }
+            // Whoever adds it this way has the others too.
+            assert!(
+                said.contains("setcap cap_bpf,cap_net_admin,cap_net_raw,cap_ipc_lock+ep"),
+                "without {missing}: {said}"
+            );
+        }
+        assert_eq!(programs(net, "r0") + &programs(net, "r1"), "");
+    }
 }
 
 #[test]
@@ -464,13 +548,8 @@ fn what_the_kernel_refuses_is_named_with_its_remedy() {
     refused(net, &[], &["--xdp-mode", "fast"], &["fast", "native"]);
     let raw_alone = ["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all"];
     refused(net, &raw_alone, &[], &["CAP_BPF", "CAP_NET_ADMIN"]);
-    let little_memory = [
-        "prlimit",
-        "--memlock=65536",
-        "setpriv",
-        "--bounding-set=-all,+net_raw,+net_admin,+bpf",
-        "--inh-caps=-all",
-    ];
+    let little_memory = with_rights(&RIGHTS[..3]);
+    let little_memory: Vec<&str> = little_memory.iter().map(String::as_str).collect();
     refused(
         net,
         &little_memory,
@@ -515,6 +594,25 @@ fn another_program_is_named_and_replaced_only_if_that_is_asked_and_possible() {
         &["--replace-xdp"],
         &["(relay)", "held by link", "only its owner"],
     );
+    // Which link it is can't be asked for with the rights that suffice otherwise.
+    let few = with_rights(&RIGHTS);
+    let few: Vec<&str> = few.iter().map(String::as_str).collect();
+    refused(
+        net,
+        &few,
+        &[],
+        &[
+            "(of unknown name)",
+            "unless it is held by a link",
+            "CAP_SYS_ADMIN",
+        ],
+    );
+    refused(
+        net,
+        &few,
+        &["--replace-xdp"],
+        &["(of unknown name)", "it is held by a link", "CAP_SYS_ADMIN"],
+    );
     other.stop(Signal::Term);
     // By netlink.
     let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../bpf/relay.bpf.o");
@@ -533,6 +631,41 @@ fn another_program_is_named_and_replaced_only_if_that_is_asked_and_possible() {
     tcp_both_ways(net, Chain::SERVER, MIB);
     relay.stop(Signal::Term);
     assert_eq!(programs(net, "r0"), "");
+    net.sh(
+        "relay",
+        &format!("ip link set r0 xdpgeneric obj {object} sec xdp.frags"),
+    );
+    let replace = [XDP, &["--replace-xdp", "--hugepages", "off"]].concat();
+    let mut relay = Relay::launch(net, "relay", &few, &replace);
+    relay.wait_ready();
+    relay.stop(Signal::Term);
+    assert_eq!(programs(net, "r0"), "");
+    // One that has just been killed is waited for, also where nothing can be asked.
+    let other = Relay::start(net, "relay", XDP);
+    other.kill();
+    let mut relay = Relay::launch(net, "relay", &few, &replace);
+    relay.wait_ready();
+    relay.stop(Signal::Term);
+}
+
+/// A tag beside the bytes of a frame is out of reach, so the start says what to do.
+#[test]
+fn tags_that_hosts_leave_to_their_devices_are_warned_of() {
+    let Some(chain) = Chain::open(1500) else {
+        return;
+    };
+    for run in [XDP, RX, GENERIC] {
+        let relay = Relay::start(&chain.net, "relay", run);
+        assert!(
+            relay.says("ethtool -K PEER txvlan off"),
+            "{run:?}: {}",
+            relay.said()
+        );
+        relay.stop(Signal::Term);
+    }
+    let relay = Relay::start(&chain.net, "relay", TX);
+    assert!(!relay.said().contains("txvlan"), "{}", relay.said());
+    relay.stop(Signal::Term);
 }
 
 #[test]

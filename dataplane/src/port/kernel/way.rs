@@ -8,6 +8,7 @@ use crate::{
     error::{Error, Result},
     interface::Interface,
     netns,
+    rights::{Rights, capability},
     stage::mac::Rewrite,
     stats::Tally,
     sys::{
@@ -206,16 +207,24 @@ fn state(to: &End, rewrite: Option<Rewrite>, passage: Option<Passage>) -> State 
     }
 }
 
+/// What loading takes; the last for a program that is attached by XDP only, where the verifier else refuses the length of a frame.
+const RIGHTS: [(u32, &str); 3] = [
+    (capability::BPF, "BPF"),
+    (capability::NET_ADMIN, "NET_ADMIN"),
+    (capability::PERFMON, "PERFMON"),
+];
+
 fn unloaded(place: Place, interface: &Interface, error: io::Error) -> Error {
-    let remedy = match (error.raw_os_error(), place) {
-        (Some(libc::EPERM | libc::EACCES), Place::Tc) => {
-            "run as root or give it CAP_BPF and CAP_NET_ADMIN: setcap cap_bpf,cap_net_admin,cap_net_raw+ep l2relay"
+    let needed = match place {
+        Place::Tc => &RIGHTS[..2],
+        Place::Xdp => &RIGHTS[..],
+    };
+    let remedy = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            let raw = (capability::NET_RAW, "NET_RAW");
+            Rights::own().remedy(needed, &[needed, &[raw]].concat())
         }
-        // What the verifier says of the length of a frame without CAP_PERFMON.
-        (Some(libc::EPERM | libc::EACCES), Place::Xdp) => {
-            "run as root or give it CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN: setcap cap_bpf,cap_perfmon,cap_net_admin,cap_net_raw+ep l2relay"
-        }
-        _ => "use --backend packet if this kernel has no BPF (CONFIG_BPF_SYSCALL)",
+        _ => "use --backend packet if this kernel has no BPF (CONFIG_BPF_SYSCALL)".into(),
     };
     Error::system(
         "load the forwarding program for",

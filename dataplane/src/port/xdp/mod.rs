@@ -9,34 +9,30 @@
 //! can't be carried: in native mode the kernel makes none (veth then switches segmentation offload off at the peer), in
 //! generic mode those longer than the MTU are counted `gso_unsupported`.
 
+mod bind;
 pub(crate) mod program;
 mod rx;
+mod tags;
 mod tx;
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 pub use rx::XdpRx;
 pub use tx::XdpTx;
 
+use self::bind::{Sockets, chunks};
 use super::Link;
 use crate::{
-    burst::Burst,
-    config::{XdpCopy, XdpSettings},
+    config::XdpSettings,
     error::{Error, Result},
     interface::{Interface, XdpMode},
     memory::{Chunks, FramePool, HugePages, PoolSize, Region},
     netns,
     sys::{
-        mapping,
         packet::PacketSocket,
         xdp::{Attached, Features},
-        xsk::{self, Bound, Share, Umem},
+        xsk::{self, Share},
     },
-    wire::ethernet,
 };
 
 /// How to open the ports of a pair.
@@ -50,6 +46,8 @@ pub struct Settings {
     pub promiscuous: bool,
     /// Whether frames lie on huge pages.
     pub huge_pages: HugePages,
+    /// Whether to refuse where frames as long as the MTU would be lost, because neither copies nor this kernel allow frames in pieces.
+    pub whole: bool,
 }
 
 /// An interface to open.
@@ -86,12 +84,6 @@ pub struct Opened {
 
 /// Large buffers of a lane, for frames longer than a chunk.
 const LARGE: usize = 64;
-/// Chunks for what is in neither the kernel's hands nor the free list, and for the segments of super-frames.
-const SPARE: usize = 4 * Burst::MIN;
-/// The same where another back end receives, and super-frames with it: 45 segments of 1448 bytes are in one.
-const CUT: usize = 46 * Burst::MIN;
-/// A queue can't be bound again until the kernel has torn down the socket that was there (measured: 21 ms).
-const REBIND: Duration = Duration::from_millis(500);
 
 /// Opens the halves of the lanes between some ports, which share their memory. Returns them in the order of the plans,
 /// and for each end how it is open: `native, copy`.
@@ -110,15 +102,7 @@ pub fn open(
             .any(|plan| plan.rx.0 == at && !plan.rx.1.is_empty());
         ports.push(within(end, || Port::attach(end, receives, settings))?);
     }
-    let deadline = Instant::now() + REBIND;
-    let sockets = loop {
-        match bind_all(ends, plans, settings) {
-            Err(error) if error.os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            result => break result?,
-        }
-    };
+    let sockets = bind::bind(ends, plans, settings)?;
     start(ends, plans, settings, &ports, sockets)
 }
 
@@ -129,6 +113,8 @@ struct Port {
     /// Why it doesn't run in the driver, if it was to be tried.
     fallback: Option<String>,
     promiscuous: Option<Arc<PacketSocket>>,
+    /// Whether the device keeps VLAN tags to itself.
+    strips_tags: bool,
 }
 
 impl Port {
@@ -138,6 +124,7 @@ impl Port {
                 program: None,
                 fallback: None,
                 promiscuous: None,
+                strips_tags: false,
             });
         }
         let (program, mode, fallback) = program::attach(end.interface, &settings.xdp)?;
@@ -154,116 +141,9 @@ impl Port {
             program: Some((Arc::new(program), mode)),
             fallback,
             promiscuous,
+            strips_tags: tags::are_stripped(end.interface),
         })
     }
-}
-
-/// The memory, and every socket with its end and queue.
-type Sockets = (Umem, Vec<(usize, u32, Bound)>);
-
-/// Chunks of a lane: what it shall have to receive into in each queue, and in all.
-fn chunks(plan: &Plan, ring: usize) -> (usize, usize) {
-    let rings = plan.rx.1.len() + usize::from(plan.tx.1.is_some() && !plan.shared);
-    let spare = if plan.rx.1.is_empty() { CUT } else { SPARE };
-    (ring, ring * rings + spare)
-}
-
-/// Maps memory for all lanes and binds their sockets to it.
-fn bind_all(ends: &[End], plans: &[Plan], settings: &Settings) -> Result<Sockets> {
-    let mut copying = match settings.xdp.copying {
-        // A socket that only sends leaves the driver without buffers to receive into if the driver uses only ours.
-        XdpCopy::Auto if plans.iter().any(|plan| plan.rx.1.is_empty()) => xsk::Copying::Copy,
-        XdpCopy::Auto => xsk::Copying::Auto,
-        XdpCopy::Copy => xsk::Copying::Copy,
-        XdpCopy::ZeroCopy => xsk::Copying::ZeroCopy,
-    };
-    loop {
-        match try_bind_all(ends, plans, settings, copying) {
-            // What the first socket of a UMEM does, all must do; and here one of the drivers can't.
-            Err(error)
-                if error.os_error() == Some(libc::EOPNOTSUPP) && copying == xsk::Copying::Auto =>
-            {
-                copying = xsk::Copying::Copy;
-            }
-            result => return result,
-        }
-    }
-}
-
-fn try_bind_all(
-    ends: &[End],
-    plans: &[Plan],
-    settings: &Settings,
-    copying: xsk::Copying,
-) -> Result<Sockets> {
-    let ring = settings.ring.next_power_of_two();
-    let total = plans.iter().map(|plan| chunks(plan, ring).1).sum();
-    let umem = within(&ends[0], || {
-        map(total, chunk(ends), ring as u32, settings.huge_pages)
-    })?;
-    let mut queues: Vec<(usize, u32)> = plans
-        .iter()
-        .flat_map(|plan| {
-            let tx = plan.tx.1.map(|queue| (plan.tx.0, queue));
-            plan.rx.1.iter().map(|&queue| (plan.rx.0, queue)).chain(tx)
-        })
-        .collect();
-    queues.sort_unstable();
-    queues.dedup();
-    let mut sockets = Vec::new();
-    for (at, queue) in queues {
-        let end = &ends[at];
-        let bound = within(end, || {
-            umem.bind(&end.interface.name, queue, ring as u32, copying)
-                .map_err(|error| program::unbound(end.interface, queue, copying, error))
-        })?;
-        sockets.push((at, queue, bound));
-    }
-    Ok((umem, sockets))
-}
-
-/// Bytes of a chunk: as few as hold a frame of any of the ports whole. Half the memory is half the caches' and the TLB's work. A port
-/// whose MTU grows afterwards has its frames in several pieces.
-fn chunk(ends: &[End]) -> usize {
-    let mtu = ends.iter().map(|end| end.interface.mtu as usize).max();
-    let longest = mtu.unwrap_or(0) + ethernet::HEADER_LEN + 2 * ethernet::TAG_LEN;
-    let [small, large] = xsk::CHUNKS;
-    if longest + xsk::HEADROOM <= small {
-        small
-    } else {
-        large
-    }
-}
-
-/// Maps the UMEM, on huge pages if that is wanted and there are any.
-fn map(chunks: usize, chunk: usize, ring: u32, huge_pages: HugePages) -> Result<Umem> {
-    let bytes = chunks * chunk;
-    let failed = |source: io::Error, remedy: String| {
-        Error::system(
-            "map a UMEM for frames:",
-            format!("{bytes} bytes"),
-            source,
-            remedy,
-        )
-    };
-    let enough = || {
-        let (free, size) = (mapping::huge_pages_free()?, mapping::huge_page_size()?);
-        Some(free * size >= bytes)
-    };
-    if huge_pages == HugePages::Require || (huge_pages == HugePages::Auto && enough() == Some(true))
-    {
-        match Umem::map(chunks, chunk, ring, true) {
-            Err(error) if huge_pages == HugePages::Require => {
-                return Err(failed(error, Region::huge_page_remedy(bytes)));
-            }
-            Err(_) => {}
-            Ok(umem) => return Ok(umem),
-        }
-    }
-    Umem::map(chunks, chunk, ring, false).map_err(|error| {
-        let remedy = program::memory_remedy(&error);
-        failed(error, remedy.into())
-    })
 }
 
 /// Divides memory and sockets among the lanes, and lets the frames come.
@@ -272,11 +152,12 @@ fn start(
     plans: &[Plan],
     settings: &Settings,
     ports: &[Port],
-    (umem, sockets): Sockets,
+    sockets: Sockets,
 ) -> Result<(Vec<Opened>, Vec<String>)> {
     let ring = settings.ring.next_power_of_two();
     let mut shares: Vec<Share> = Vec::new();
     let mut parts: Vec<Chunks> = Vec::new();
+    let umem = &sockets.umem;
     let mapped = umem
         .mapping()
         .map_err(|error| program::refused("use the memory of", ends[0].interface, error))?;
@@ -305,11 +186,15 @@ fn start(
         .iter()
         .zip(ports)
         .enumerate()
-        .map(|(at, (_, port))| describe(at, port, &sockets))
+        .map(|(at, (end, port))| describe(at, end.interface, port, &sockets))
         .collect();
+    let longest = sockets.longest_whole();
+    let Sockets { umem, bound, way } = sockets;
+    // What the kernel takes of a frame that lies in several chunks.
+    let pieces = if way.pieces { xsk::MAX_PIECES } else { 1 };
     let mut rx_halves: Vec<Vec<_>> = plans.iter().map(|_| Vec::new()).collect();
     let mut tx_halves: Vec<Option<_>> = plans.iter().map(|_| None).collect();
-    for (end, queue, bound) in sockets {
+    for (end, queue, bound) in bound {
         let receiver = plans
             .iter()
             .position(|plan| plan.rx.0 == end && plan.rx.1.contains(&queue));
@@ -324,12 +209,8 @@ fn start(
         if let Some(lane) = sender {
             // What comes by AF_XDP is never a super-frame.
             let cuts = plans[lane].rx.1.is_empty();
-            let longest = if cuts {
-                umem.chunk() - xsk::HEADROOM
-            } else {
-                usize::MAX
-            };
-            tx_halves[lane] = Some(XdpTx::new(tx, Arc::clone(ends[end].link), longest));
+            let longest = if cuts { longest } else { usize::MAX };
+            tx_halves[lane] = Some(XdpTx::new(tx, Arc::clone(ends[end].link), longest, pieces));
         }
     }
     let mut opened = Vec::new();
@@ -359,22 +240,31 @@ fn start(
 }
 
 /// How an end is open, in words.
-fn describe(end: usize, port: &Port, sockets: &[(usize, u32, Bound)]) -> String {
+fn describe(end: usize, interface: &Interface, port: &Port, sockets: &Sockets) -> String {
     let mut words = Vec::new();
     if let Some((_, mode)) = &port.program {
         words.push(mode.to_string());
     }
-    let mut own = sockets.iter().filter(|socket| socket.0 == end);
+    let mut own = sockets.bound.iter().filter(|socket| socket.0 == end);
+    let mut notes = Vec::new();
     if own.clone().next().is_some() {
         let zero_copy = own.all(|(_, _, bound)| bound.is_zero_copy());
         words.push(if zero_copy { "zero-copy" } else { "copy" }.into());
     }
-    let mut notes = Vec::new();
     if let Some(reason) = &port.fallback {
         notes.push(format!("not native: {reason}"));
     }
+    if !sockets.way.pieces {
+        notes.push(format!(
+            "frames of up to {} bytes, as none are taken in pieces",
+            sockets.longest_whole()
+        ));
+    }
     if matches!(port.program, Some((_, XdpMode::Generic))) {
         notes.push(SUPER_FRAMES.into());
+    }
+    if port.program.is_some() {
+        notes.extend(tags::lost(interface, port.strips_tags));
     }
     match &notes[..] {
         [] => words.join(", "),
@@ -383,12 +273,19 @@ fn describe(end: usize, port: &Port, sockets: &[(usize, u32, Bound)]) -> String 
 }
 
 /// What a user of generic mode must know.
-const SUPER_FRAMES: &str =
-    "super-frames are lost: ethtool -K PEER tso off tx-udp-segmentation off at the hosts behind it";
+const SUPER_FRAMES: &str = "super-frames are lost, but those that are not longer than the MTU pass joined and uncounted: \
+     ethtool -K PEER tso off tx-udp-segmentation off at the hosts behind it";
 
-/// Whether the driver of an interface runs XDP programs and can redirect to sockets. Asked in its namespace.
-pub fn is_native(interface: &Interface) -> bool {
-    Features::of(interface.index).is_ok_and(|features| features.native)
+/// Whether the driver of an interface runs XDP programs and can redirect to sockets; `None` if it does not say (before Linux 6.3). Asked
+/// in its namespace.
+pub fn is_native(interface: &Interface) -> Option<bool> {
+    Features::of(interface.index).map_or(Some(false), |features| features.native)
+}
+
+/// Whether a device takes VLAN tags out of what it receives, so that an XDP program's frame is without (`rx-vlan-offload` of `ethtool -k`).
+/// Asked in its namespace.
+pub fn strips_tags(interface: &Interface) -> bool {
+    tags::are_stripped(interface)
 }
 
 fn within<T: Send>(end: &End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
@@ -398,13 +295,16 @@ fn within<T: Send>(end: &End, work: impl FnOnce() -> Result<T> + Send) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::{
+        burst::Burst,
         config,
         lane::Turn,
         memory::Offload,
         port::{RxQueue, TxQueue},
-        stats::Tally,
+        stats::{Reason, Tally},
         sys::{
             netns::testing::Namespace,
             packet::{Receive, SendBatch},
@@ -440,6 +340,7 @@ mod tests {
                 },
                 promiscuous: false,
                 huge_pages: HugePages::Off,
+                whole: true,
             };
             let (opened, _) = open(&ends, &[plan(0, 1), plan(1, 0)], &settings).unwrap();
             let c0 = Interface::find("c0").unwrap().unwrap();
@@ -511,5 +412,107 @@ mod tests {
             pool.free(last);
             assert_eq!(pool.outstanding(), rx.lent());
         }
+    }
+    /// As with a kernel before 6.6, or a driver that takes one piece a frame without copies.
+    #[test]
+    fn without_pieces_what_fits_no_chunk_is_counted() {
+        const LEN: usize = 5000;
+        let Some(namespace) = Namespace::make("no-pieces") else {
+            return;
+        };
+        for (end, port) in [("c0", "r0"), ("s0", "r1")] {
+            namespace.ip(&format!(
+                "link add {end} mtu 9000 type veth peer name {port} mtu 9000"
+            ));
+            namespace.ip(&format!("link set {end} up"));
+            namespace.ip(&format!("link set {port} up"));
+        }
+        let frame = |len| {
+            let mut frame = vec![2; len];
+            frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+            frame
+        };
+        netns::within(Some(&namespace.name), || {
+            let ports = ["r0", "r1"].map(|name| Interface::find(name).unwrap().unwrap());
+            let link = Arc::new(Link::new(true, 9000));
+            let ends = ports.each_ref().map(|interface| End {
+                netns: None,
+                interface,
+                link: &link,
+            });
+            let plans = [Plan {
+                rx: (0, vec![0]),
+                tx: (1, Some(0)),
+                shared: false,
+            }];
+            let settings = Settings {
+                ring: 64,
+                xdp: XdpSettings::default(),
+                promiscuous: false,
+                huge_pages: HugePages::Off,
+                whole: false,
+            };
+            let way = xsk::Way {
+                zero_copy: false,
+                pieces: false,
+            };
+            let ports = [
+                Port::attach(&ends[0], true, &settings).unwrap(),
+                Port::attach(&ends[1], false, &settings).unwrap(),
+            ];
+            let sockets = bind::bind_all(&ends, &plans, &settings, 4096, way).unwrap();
+            let longest = sockets.longest_whole();
+            let (mut opened, how) = start(&ends, &plans, &settings, &ports, sockets).unwrap();
+            assert!(
+                how[0].contains(&format!("frames of up to {longest} bytes")),
+                "{how:?}"
+            );
+            let Opened { rx, tx, mut pool } = opened.remove(0);
+            let (mut rx, mut tx) = (rx.unwrap(), tx.unwrap());
+            let mut tally = Tally::default();
+            let mut turn = Turn {
+                pool: &mut pool,
+                tally: &mut tally,
+                now_ns: 0,
+                room: Burst::MIN,
+            };
+            // On the way in the kernel counts it, and what follows comes.
+            let c0 = Interface::find("c0").unwrap().unwrap();
+            let client = PacketSocket::open(c0.index).unwrap();
+            client.set_vnet_hdr().unwrap();
+            client.bind(Receive::Nothing).unwrap();
+            for len in [LEN, longest] {
+                let frame = frame(len);
+                let parts = std::iter::once(&frame[..]);
+                let (sent, error) = client.send(
+                    &mut SendBatch::new(),
+                    std::iter::once((Offload::default(), parts)),
+                );
+                assert_eq!(sent, 1, "{error:?}");
+            }
+            let mut burst = Burst::new();
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while burst.is_empty() && Instant::now() < deadline {
+                rx.rx_burst(&mut burst, 1, &mut turn);
+            }
+            assert_eq!(burst.len(), 1);
+            assert_eq!(turn.tally.rx_bytes, longest as u64);
+            // On the way out it is counted here: one that came by another back end, or a segment.
+            let long = turn.pool.alloc(LEN).unwrap();
+            turn.pool.bytes_mut(&long).copy_from_slice(&frame(LEN));
+            turn.tally.received(1, LEN);
+            burst.push(long);
+            tx.tx_burst(&mut burst, &mut turn);
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while tx.lent() > 0 && Instant::now() < deadline {
+                tx.tx_burst(&mut burst, &mut turn);
+            }
+            assert_eq!(tally.tx_packets, 1);
+            assert_eq!(tally.dropped[Reason::Oversize as usize], 1);
+            assert!(tally.is_conserved(), "{tally:?}");
+            assert_eq!(pool.outstanding(), rx.lent());
+            assert!(rx.kernel_drops() > 0);
+        })
+        .unwrap();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The kernel can do nothing for such a frame but send it. So here its checksum is completed, and a super-frame cut.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use super::LARGE;
 use crate::{
@@ -35,6 +35,8 @@ pub struct XdpTx {
     link: Arc<Link>,
     /// Segments longer than this take a large buffer each.
     longest: usize,
+    /// Most pieces of a frame that the kernel takes.
+    pieces: usize,
     /// The interface is gone, and the socket with it.
     gone: bool,
 }
@@ -45,8 +47,8 @@ struct InRing {
 }
 
 impl XdpTx {
-    /// Segments of super-frames that are longer than `longest` need large buffers.
-    pub(super) fn new(socket: XskTx, link: Arc<Link>, longest: usize) -> Self {
+    /// Segments of super-frames that are longer than `longest` need large buffers. The kernel takes a frame in at most `pieces`.
+    pub(super) fn new(socket: XskTx, link: Arc<Link>, longest: usize, pieces: usize) -> Self {
         Self {
             queue: Queue::default(),
             cutter: Cutter::default(),
@@ -58,6 +60,7 @@ impl XdpTx {
             lent: 0,
             link,
             longest,
+            pieces,
             gone: false,
         }
     }
@@ -73,9 +76,8 @@ impl XdpTx {
                     .cut(frame, turn, |frame, pool| self.queue.push(frame, pool));
                 continue;
             }
-            let longest = MAX_PIECES * turn.pool.longest_small();
             let bytes = turn.pool.bytes_mut(&frame);
-            if exceeds(bytes, max_frame) || bytes.len() > longest {
+            if exceeds(bytes, max_frame) {
                 turn.discard(frame, Reason::Oversize);
                 continue;
             }
@@ -93,16 +95,21 @@ impl XdpTx {
 
     /// Moves frames from the queue to the ring, as many as fit.
     #[inline]
-    fn fill_ring(&mut self, pool: &mut FramePool) {
-        while let Some(frame) = self.queue.pop(pool) {
-            let len = pool.len(&frame);
-            match self.push(frame, pool) {
+    fn fill_ring(&mut self, turn: &mut Turn) {
+        let longest = self.pieces * turn.pool.longest_small();
+        while let Some(frame) = self.queue.pop(turn.pool) {
+            let len = turn.pool.len(&frame);
+            if len > longest {
+                turn.discard(frame, Reason::Oversize);
+                continue;
+            }
+            match self.push(frame, turn.pool) {
                 Ok(pieces) => {
                     self.ring.push_back(InRing { pieces, len });
                     (self.unsent, self.lent) = (self.unsent + pieces, self.lent + pieces);
                 }
                 Err(frame) => {
-                    self.queue.unpop(frame, pool);
+                    self.queue.unpop(frame, turn.pool);
                     break;
                 }
             }
@@ -179,15 +186,10 @@ impl XdpTx {
         let Err(error) = self.socket.kick() else {
             return;
         };
-        match error.raw_os_error() {
-            // The budget, the send buffer or the completion ring is used up: the next turn goes on.
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => {}
-            // The device has dropped a frame, the last it was given: its peer's queue is full, or the frame too long for it.
-            Some(libc::EBUSY) => self.refused += 1,
-            // What is in the ring stays there until the link is up again.
-            Some(libc::ENETDOWN) => {}
-            // Unbound, for good.
-            _ => {
+        match Refusal::of(&error) {
+            Refusal::Later => {}
+            Refusal::Dropped => self.refused += 1,
+            Refusal::Gone => {
                 self.gone = true;
                 self.drop_ring(turn, Reason::LinkDown);
             }
@@ -237,6 +239,29 @@ impl XdpTx {
     }
 }
 
+/// What it means that the kernel did not send all that is in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// What it did not take stays there, and is tried again.
+    Later,
+    /// The device has dropped a frame, the last it was given: its peer's queue is full, or the frame too long for it.
+    Dropped,
+    /// The socket was unbound, for good.
+    Gone,
+}
+
+impl Refusal {
+    /// By `xsk_sendmsg` and `__xsk_generic_xmit` (`net/xdp/xsk.c`).
+    fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EBUSY) => Self::Dropped,
+            Some(libc::ENXIO | libc::EBADF) => Self::Gone,
+            // The budget, the send buffer or the completion ring is used up, the link is down, or memory is short: the frame stays in the ring.
+            _ => Self::Later,
+        }
+    }
+}
+
 impl TxQueue for XdpTx {
     fn room(&mut self) -> usize {
         if self.gone || !self.link.is_up() {
@@ -257,7 +282,7 @@ impl TxQueue for XdpTx {
             self.queue.discard_all(turn, Reason::LinkDown);
         } else {
             self.accept(burst, turn);
-            self.fill_ring(turn.pool);
+            self.fill_ring(turn);
             self.kick(turn);
         }
         self.settle(turn);
@@ -268,6 +293,10 @@ impl TxQueue for XdpTx {
         self.ring.len() as u64 + self.queue.packets()
     }
 
+    fn wants_retry(&self) -> bool {
+        self.link.is_up() && self.held() > 0
+    }
+
     fn lent(&self) -> usize {
         self.lent
     }
@@ -276,5 +305,29 @@ impl TxQueue for XdpTx {
         self.gone = true;
         self.queue.discard_all(turn, Reason::Stopped);
         self.drop_ring(turn, Reason::Stopped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_is_unbound_is_given_up() {
+        let of = |errno| Refusal::of(&io::Error::from_raw_os_error(errno));
+        for errno in [libc::ENXIO, libc::EBADF] {
+            assert_eq!(of(errno), Refusal::Gone);
+        }
+        assert_eq!(of(libc::EBUSY), Refusal::Dropped);
+        // Memory that is short now need not be so for ever.
+        for errno in [
+            libc::ENOMEM,
+            libc::EAGAIN,
+            libc::ENOBUFS,
+            libc::EINTR,
+            libc::ENETDOWN,
+        ] {
+            assert_eq!(of(errno), Refusal::Later);
+        }
     }
 }
