@@ -7,7 +7,11 @@ mod backend;
 mod coalesce;
 mod parse;
 
-use std::{collections::HashMap, fmt, str::FromStr};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    str::FromStr,
+};
 
 pub use backend::{Backend, KernelHook, XdpCopy, XdpMode, XdpSettings};
 pub use coalesce::Coalesce;
@@ -151,19 +155,27 @@ pub struct LinkSettings {
 }
 
 impl Config {
+    /// Most pairs of a relay, hairpins among them.
+    pub const PAIRS_MAX: usize = 1024;
+
     /// The ports in the order in which they are named: a port's place is its id.
     pub fn ports(&self) -> Vec<&PortName> {
-        let mut ports: Vec<&PortName> = Vec::new();
-        for port in self.pairs.iter().flatten() {
-            if !ports.contains(&port) {
-                ports.push(port);
-            }
-        }
-        ports
+        let mut known = HashSet::new();
+        let ports = self.pairs.iter().flatten();
+        ports.filter(|port| known.insert(*port)).collect()
+    }
+
+    /// Told alone: to look for all mistakes of so many would take long, and nobody could read them.
+    fn too_many(&self) -> Option<String> {
+        let (count, max) = (self.pairs.len(), Self::PAIRS_MAX);
+        (count > max).then(|| format!("{count} pairs: at most {max}"))
     }
 
     /// Every mistake that can be found without looking at the machine, one sentence each.
     pub fn mistakes(&self) -> Vec<String> {
+        if let Some(mistake) = self.too_many() {
+            return vec![mistake];
+        }
         let mut mistakes = Vec::new();
         if self.pairs.is_empty() {
             mistakes.push("no ports: name two with --pair A,B, or one with --hairpin E".into());
@@ -213,31 +225,33 @@ impl Config {
                 self.queues, self.slots()
             ));
         }
-        let known = self.ports();
-        for (at, (port, _)) in self.dst_mac.iter().enumerate() {
-            if self.dst_mac[..at].iter().any(|(other, _)| other == port) {
+        let mut given = HashSet::new();
+        for (port, _) in &self.dst_mac {
+            if !given.insert(port) {
                 mistakes.push(format!("--dst-mac {port}: given twice, a port has one"));
             }
-            if !known.contains(&port) {
+            if !uses.contains_key(port) {
                 mistakes.push(format!("--dst-mac {port}: no such port in any pair"));
             }
         }
         if !self.dst_mac.is_empty() && self.mac != MacMode::Update {
             mistakes.push("--dst-mac has no effect without --mac update: add it".into());
         }
-        for (at, link) in self.links.iter().enumerate() {
-            let same = |other: &LinkSettings| (&other.from, &other.to) == (&link.from, &link.to);
-            if self.links[..at].iter().any(same) {
+        let joined: HashSet<[&PortName; 2]> = self
+            .pairs
+            .iter()
+            .flat_map(|[a, b]| [[a, b], [b, a]])
+            .collect();
+        let mut given = HashSet::new();
+        for link in &self.links {
+            let ends = [&link.from, &link.to];
+            if !given.insert(ends) {
                 mistakes.push(format!(
                     "--link '{}>{}': given twice, write all of it in one",
                     link.from, link.to
                 ));
             }
-            if !self
-                .pairs
-                .iter()
-                .any(|[a, b]| (&link.from, &link.to) == (a, b) || (&link.from, &link.to) == (b, a))
-            {
+            if !joined.contains(&ends) {
                 mistakes.push(format!(
                     "--link '{}>{}': no pair joins these ports",
                     link.from, link.to
@@ -332,6 +346,9 @@ impl Config {
         open: &[(PortName, Interface)],
         may_be_absent: bool,
     ) -> Result<Vec<Interface>, Vec<String>> {
+        if let Some(mistake) = self.too_many() {
+            return Err(vec![mistake]);
+        }
         let mut mistakes = self.mistakes();
         if let Some(allowed) = core_affinity::get_core_ids() {
             let allowed: Vec<usize> = allowed.iter().map(|core| core.id).collect();
@@ -344,10 +361,19 @@ impl Config {
         }
         let mut found: Vec<Interface> = Vec::new();
         let mut known = HashMap::new();
+        let open: HashMap<_, _> = open.iter().map(|(name, found)| (name, found)).collect();
+        // Which interfaces there are in a namespace is told once.
+        let mut listed = HashSet::new();
         for port in self.ports() {
             let place = netns::identity(port.netns.as_deref()).ok();
-            let is_open = open.iter().find(|(name, _)| name == port);
-            match is_open.map_or_else(|| port.find(), |(_, interface)| Ok(interface.clone())) {
+            let find = || match listed.contains(&port.netns) {
+                false => port.find().inspect_err(|_| {
+                    listed.insert(&port.netns);
+                }),
+                true => port.find_unlisted(),
+            };
+            let found_open = open.get(port).map(|interface| Ok((*interface).clone()));
+            match found_open.unwrap_or_else(find) {
                 Ok(interface) if interface.loopback => {
                     mistakes.push(format!(
                         "{port} is a loopback interface: it joins nothing, name another"
@@ -472,15 +498,12 @@ impl PortName {
 
     /// Looks the interface up; says in a sentence why it can't be had, and which there are.
     pub(crate) fn find(&self) -> Result<Interface, String> {
-        // The list is for the message alone: it costs more the more interfaces there are.
-        let look = || match Interface::find(&self.interface)? {
-            Some(found) => Ok(Ok(found)),
-            None => Ok::<_, std::io::Error>(Err(Interface::list()?)),
-        };
-        let found = netns::within(self.netns.as_deref(), look)
-            .and_then(|looked| looked)
-            .map_err(|error| format!("{self}: {error}"))?;
-        found.map_err(|all| {
+        self.find_unlisted().map_err(|mistake| {
+            // The list is for the message alone: it costs more the more interfaces there are.
+            let all = netns::within(self.netns.as_deref(), Interface::list);
+            let Ok(Ok(all)) = all else {
+                return mistake;
+            };
             let names: Vec<String> = all
                 .into_iter()
                 .filter(|other| !other.loopback)
@@ -491,8 +514,17 @@ impl PortName {
             } else {
                 names.join(", ")
             };
-            format!("{self}: no such interface (there are: {names})")
+            format!("{mistake} (there are: {names})")
         })
+    }
+
+    /// The same, without which there are.
+    fn find_unlisted(&self) -> Result<Interface, String> {
+        let found = netns::within(self.netns.as_deref(), || Interface::find(&self.interface));
+        let found = found
+            .and_then(|looked| looked)
+            .map_err(|error| format!("{self}: {error}"))?;
+        found.ok_or_else(|| format!("{self}: no such interface"))
     }
 }
 
@@ -523,10 +555,10 @@ impl FromStr for PortName {
         let valid = !interface.is_empty()
             && interface.len() <= MAX
             && !matches!(interface, "." | "..")
-            && !interface.contains(|c: char| c == '/' || c == ',' || c == '>' || c.is_whitespace());
+            && !interface.contains(|c: char| "/,>\u{fffd}".contains(c) || c.is_whitespace());
         if !valid || netns.is_some_and(str::is_empty) {
             return Err(format!(
-                "port {text:?}: write an interface's name (1 to {MAX} characters), or NAMESPACE:NAME"
+                "port {text:?}: write an interface's name (1 to {MAX} bytes of UTF-8, without spaces and any of / , > :), or NAMESPACE:NAME"
             ));
         }
         Ok(Self {
@@ -607,8 +639,22 @@ mod tests {
             }
         );
         assert_eq!(port("/run/netns/x:e").to_string(), "/run/netns/x:e");
-        for bad in ["", "ns:", ":e", "sixteen-letters-", "a b", ".."] {
-            assert!(bad.parse::<PortName>().is_err(), "{bad}");
+        for bad in [
+            "",
+            "ns:",
+            ":e",
+            "sixteen-letters-",
+            "a b",
+            "..",
+            "<b>&\"",
+            "a,b",
+            "a\u{fffd}",
+        ] {
+            let mistake = bad.parse::<PortName>().expect_err(bad);
+            assert!(
+                mistake.contains("without spaces and any of / , > :"),
+                "{mistake}"
+            );
         }
     }
 
@@ -626,6 +672,12 @@ mod tests {
             MacAddress([2, 0, 0, 0, 0, 7])
         );
         assert!(parse_dst_mac("a=02:00").is_err());
+        assert_eq!(
+            parse_dst_mac("a=b=02:00:00:00:00:07").unwrap().0,
+            port("a=b")
+        );
+        let carried = parse_carry("a=b,c=kernel").unwrap();
+        assert_eq!(carried, ([port("a=b"), port("c")], Backend::Kernel));
         let link = parse_link("a>b delay 1.5ms").unwrap();
         assert_eq!((link.from, link.to), (port("a"), port("b")));
         assert_eq!(link.settings.to_string(), "delay 1500us");
@@ -669,5 +721,29 @@ mod tests {
         }
         assert_eq!(mistakes.len(), 7);
         assert!(Config::default().mistakes()[0].contains("no ports"));
+    }
+
+    /// What takes long is not begun, and what there is otherwise is told once.
+    #[test]
+    fn there_is_a_limit_to_pairs() {
+        let pairs = |count: usize| -> Vec<_> {
+            let pair = |at| [port(&format!("absent{at}")), port(&format!("none{at}"))];
+            (0..count).map(pair).collect()
+        };
+        let config = Config {
+            pairs: pairs(Config::PAIRS_MAX + 1),
+            queues: 0,
+            ..Config::default()
+        };
+        assert_eq!(config.mistakes(), ["1025 pairs: at most 1024"]);
+        assert_eq!(config.check().unwrap_err(), config.mistakes());
+        let config = Config {
+            pairs: pairs(Config::PAIRS_MAX),
+            ..Config::default()
+        };
+        let mistakes = config.check().unwrap_err();
+        assert_eq!(mistakes.len(), 2 * Config::PAIRS_MAX);
+        let lists = mistakes.iter().filter(|one| one.contains("there are:"));
+        assert_eq!(lists.count(), 1);
     }
 }

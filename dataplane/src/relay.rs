@@ -22,6 +22,7 @@ mod links;
 pub mod observe;
 mod reader;
 mod slots;
+mod taken;
 
 use std::{
     iter, mem,

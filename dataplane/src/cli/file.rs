@@ -3,7 +3,7 @@
 //! Every key is an option by its long name, a list gives it several times (or joins its parts by commas where it is given once),
 //! `true` stands for an option without a value, `false` for its absence. So a file can say exactly what a command line can, and what a command line says goes before it.
 
-use std::{ffi::OsString, path::Path};
+use std::{collections::HashMap, ffi::OsString, path::Path};
 
 use clap::{ArgAction, ArgMatches, Args, Command, Parser, parser::ValueSource};
 use toml::{
@@ -15,7 +15,7 @@ use super::{
     log::LogFormat,
     run::{RunArgs, Settings},
 };
-use crate::{error::Error, text};
+use crate::{config::Config, error::Error, text};
 
 /// What a relay was told to be: by a file perhaps, and by its command line. Kept to be read again.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ struct Entry {
 
 /// The longest file, in bytes.
 const FILE_MAX: u64 = 16 << 20;
+/// Most values of an option in a file: a pair has two directions and two ports.
+const VALUES_MAX: usize = 2 * Config::PAIRS_MAX;
 /// The option that says how messages are written.
 const LOG_FORMAT: &str = "log-format";
 
@@ -78,7 +80,7 @@ impl Source {
     pub fn log_format(&self) -> LogFormat {
         let file = || {
             let text = text::read(self.args.config.as_ref()?, FILE_MAX).ok()?;
-            let mut entries = entries(&text).0.into_iter();
+            let mut entries = entries(&text).ok()?.0.into_iter();
             entries.find(|entry| entry.option == LOG_FORMAT)?.value
         };
         let given = self.is_given(LOG_FORMAT);
@@ -103,7 +105,9 @@ impl Source {
     }
 
     fn read(&self, path: &Path, text: &str, machine: bool) -> Result<Settings, Error> {
-        let (mut entries, mut mistakes) = entries(text);
+        let (mut entries, mut mistakes) = entries(text).map_err(|(line, mistake)| {
+            Error::Config(vec![format!("{}:{line}: {mistake}", path.display())])
+        })?;
         entries.retain(|entry| !self.is_given(&entry.option));
         let settings = |entries: &[Entry]| -> Result<Settings, Vec<String>> {
             let words = entries.iter().map(Entry::word);
@@ -120,18 +124,10 @@ impl Source {
             Ok(settings) if mistakes.is_empty() => return Ok(settings),
             Ok(_) => {}
             Err(found) => {
-                // A mistake belongs to the last line without which it would not be made.
-                let without: Vec<Vec<String>> = (0..entries.len())
-                    .map(|at| {
-                        let mut others = entries.clone();
-                        others.remove(at);
-                        settings(&others).err().unwrap_or_default()
-                    })
-                    .collect();
-                for mistake in found {
-                    let blamed = without.iter().rposition(|made| !made.contains(&mistake));
-                    mistakes.push((blamed.map_or(0, |at| entries[at].line), mistake));
-                }
+                let made = |entries: &[Entry]| settings(entries).err().unwrap_or_default();
+                let blamed = blame(&entries, &found, made);
+                let line = |at: Option<usize>| at.map_or(0, |at| entries[at].line);
+                mistakes.extend(blamed.into_iter().map(line).zip(found));
             }
         }
         mistakes.sort_by_key(|(line, _)| *line);
@@ -163,6 +159,42 @@ impl Entry {
     }
 }
 
+/// Which entry makes each mistake: the last without which it would not be made. To find it, all is read again and again: where there
+/// is much to read, it is the one with which the mistake is first made, and for the last of many mistakes nothing is said.
+fn blame(
+    entries: &[Entry],
+    found: &[String],
+    mistakes: impl Fn(&[Entry]) -> Vec<String>,
+) -> Vec<Option<usize>> {
+    /// Entries that are read, a microsecond or two each.
+    const WORK_MAX: usize = 250_000;
+    let limit = WORK_MAX / entries.len().max(1);
+    if entries.len() <= limit {
+        let without = |at: usize| mistakes(&[&entries[..at], &entries[at + 1..]].concat());
+        let without: Vec<_> = (0..entries.len()).map(without).collect();
+        let blamed = |mistake| without.iter().rposition(|made| !made.contains(mistake));
+        return found.iter().map(blamed).collect();
+    }
+    let mut known = HashMap::new();
+    let mut blamed = |mistake: &String| {
+        // It is not made by the first `no` entries, and by the first `yes`.
+        let (mut no, mut yes) = (0, entries.len());
+        while yes - no > 1 {
+            let middle = usize::midpoint(no, yes);
+            if known.len() >= limit && !known.contains_key(&middle) {
+                return None;
+            }
+            let read = || mistakes(&entries[..middle]);
+            match known.entry(middle).or_insert_with(read).contains(mistake) {
+                true => yes = middle,
+                false => no = middle,
+            }
+        }
+        Some(no)
+    };
+    found.iter().map(&mut blamed).collect()
+}
+
 /// The options of `l2relay run`.
 pub(super) fn options() -> Command {
     RunArgs::augment_args(Command::new("run"))
@@ -184,11 +216,18 @@ fn takes_value(option: &clap::Arg) -> bool {
     matches!(option.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
+/// What is wrong in a file, and in which line.
+type Mistake = (usize, String);
+
 /// What a file gives, in the order of its lines, and its mistakes with theirs.
-fn entries(text: &str) -> (Vec<Entry>, Vec<(usize, String)>) {
-    let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+///
+/// # Errors
+/// An option has more values than are looked at.
+fn entries(text: &str) -> Result<(Vec<Entry>, Vec<Mistake>), Mistake> {
+    let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+    let line = |at: usize| ends.partition_point(|end| *end < at) + 1;
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut mistakes: Vec<(usize, String)> = errors
+    let mut mistakes: Vec<Mistake> = errors
         .iter()
         .map(|error| {
             let at = error.span().map_or(0, |span| line(span.start));
@@ -209,7 +248,15 @@ fn entries(text: &str) -> (Vec<Entry>, Vec<(usize, String)>) {
             mistakes.push((at, format!("{name}: no such option: there are {names}")));
             continue;
         };
+        let max = match name {
+            "pair" | "hairpin" => Config::PAIRS_MAX,
+            _ => VALUES_MAX,
+        };
         match values(value, option) {
+            Ok(values) if values.len() > max => {
+                let count = values.len();
+                return Err((at, format!("{name}: {count} values: at most {max}")));
+            }
             Ok(values) => entries.extend(values.into_iter().map(|(value, at)| Entry {
                 option: name.to_owned(),
                 value,
@@ -219,7 +266,7 @@ fn entries(text: &str) -> (Vec<Entry>, Vec<(usize, String)>) {
         }
     }
     entries.sort_by_key(|entry| entry.line);
-    (entries, mistakes)
+    Ok((entries, mistakes))
 }
 
 /// The values of a key, and where they begin.
@@ -361,6 +408,35 @@ mod tests {
         assert!(
             broken.iter().any(|told| told.starts_with("f:3: ")),
             "{broken:#?}"
+        );
+    }
+
+    /// A file with as many pairs as there may be is read in no time, and its mistakes have their lines; one with more is not read.
+    #[test]
+    fn a_long_file_is_read_in_no_time() {
+        let text = |count: usize| {
+            let pairs = (0..count).map(|at| format!("  'a{at},b{at}',\n"));
+            format!("pair = [\n{}]\n", pairs.collect::<String>())
+        };
+        let most = text(Config::PAIRS_MAX);
+        assert_eq!(read(&[], &most).unwrap().config.pairs.len(), 1024);
+        let wrong = most
+            .replace("'a600,b600'", "'a600,a600'")
+            .replace("a900,", "a70,");
+        let mistakes = read(&[], &wrong).unwrap_err();
+        for (line, text) in [(602, "a600 twice"), (902, "a70 is named 2 times")] {
+            let told = mistakes.iter().find(|told| told.contains(text));
+            let told = told.unwrap_or_else(|| panic!("no {text} in {mistakes:#?}"));
+            assert!(told.starts_with(&format!("f:{line}: ")), "{told}");
+        }
+        assert_eq!(mistakes.len(), 2, "{mistakes:#?}");
+        let mistakes = read(&[], &text(200_000)).unwrap_err();
+        assert_eq!(mistakes, ["f:1: pair: 200000 values: at most 1024"]);
+        let hairpins = most + "hairpin = ['h']";
+        let mistakes = read(&[], &hairpins).unwrap_err();
+        assert!(
+            mistakes[0].ends_with("1025 pairs: at most 1024"),
+            "{mistakes:?}"
         );
     }
 }

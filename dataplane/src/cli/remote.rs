@@ -139,7 +139,7 @@ const END: Duration = Duration::from_secs(10);
 #[serde(transparent)]
 struct Relays(Vec<Listed>);
 
-/// A relay, or why it could not be asked.
+/// A relay, or why it could not be asked. One that has ended meanwhile is not listed.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Listed {
@@ -158,18 +158,18 @@ impl PsArgs {
             eprintln!("l2relay: not looked into: {why}");
         }
         let ask = |found: Found| match Client::open(&found).and_then(|mut relay| info(&mut relay)) {
-            Ok(info) => Listed::Answered(info),
-            Err(error) => Listed::Silent {
+            Ok(info) => info.map(Listed::Answered),
+            Err(error) => Some(Listed::Silent {
                 name: found.name,
                 error,
-            },
+            }),
         };
         // Side by side: those that are stopped take a while to be given up.
         let asked: Vec<_> = found
             .into_iter()
             .map(|relay| thread::spawn(move || ask(relay)))
             .collect();
-        let listed = asked.into_iter().filter_map(|thread| thread.join().ok());
+        let listed = asked.into_iter().filter_map(|thread| thread.join().ok()?);
         written(print(&Relays(listed.collect()), self.json))
     }
 }
@@ -268,7 +268,12 @@ impl StopArgs {
     /// No relay can be asked, or it does not end.
     pub fn run(&self) -> Result<ExitCode, Error> {
         let mut relay = self.target.connect()?;
-        ask(&mut relay, &Request::Stop {})?;
+        // Somebody else may have stopped it already.
+        let answer = relay.ask_unless_ended(&Request::Stop {}).map_err(one)?;
+        if answer.is_none() {
+            let said = format!("relay {} has ended", relay.name());
+            return written(print(&said, false));
+        }
         relay.wait_for_end(END).map_err(one)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -284,10 +289,12 @@ fn ask(relay: &mut Client, request: &Request) -> Result<Response, Error> {
     relay.ask(request).map_err(one)
 }
 
-fn info(relay: &mut Client) -> Result<Info, String> {
-    match relay.ask(&Request::Info {})? {
-        Response::Info(info) => Ok(info),
-        other => Err(strange(relay, &other).to_string()),
+/// Which relay it is. `None`: it has ended.
+fn info(relay: &mut Client) -> Result<Option<Info>, String> {
+    match relay.ask_unless_ended(&Request::Info {})? {
+        Some(Response::Info(info)) => Ok(Some(info)),
+        None => Ok(None),
+        Some(other) => Err(strange(relay, &other).to_string()),
     }
 }
 

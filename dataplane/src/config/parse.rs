@@ -30,8 +30,9 @@ pub(crate) fn parse_ends(text: &str) -> Result<[PortName; 2], String> {
 
 /// `A,B=BACKEND`, or `E=BACKEND` for a hairpin.
 pub(crate) fn parse_carry(text: &str) -> Result<([PortName; 2], Backend), String> {
+    // A name may have such a sign too, a back end has none.
     let (pair, backend) = text
-        .split_once('=')
+        .rsplit_once('=')
         .ok_or_else(|| format!("{text:?}: write A,B=BACKEND"))?;
     Ok((parse_ends(pair)?, backend.parse()?))
 }
@@ -39,7 +40,7 @@ pub(crate) fn parse_carry(text: &str) -> Result<([PortName; 2], Backend), String
 /// `PORT=MAC`.
 pub(crate) fn parse_dst_mac(text: &str) -> Result<(PortName, MacAddress), String> {
     let (port, mac) = text
-        .split_once('=')
+        .rsplit_once('=')
         .ok_or_else(|| format!("--dst-mac {text:?}: write PORT=MAC"))?;
     Ok((
         port.parse()?,

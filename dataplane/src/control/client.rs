@@ -27,6 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer that is read.
 const ANSWER_MAX: u64 = 64 << 20;
 
+/// Why a relay did not do what it was asked.
+enum Unanswered {
+    /// It has ended: the connection is closed.
+    Ended,
+    /// In a sentence.
+    Other(String),
+}
+
 /// A relay's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -145,13 +153,34 @@ impl Client {
     /// # Errors
     /// The relay's refusal, or that it does not answer.
     pub fn ask(&mut self, request: &Request) -> Result<Response, String> {
+        self.exchange(request).map_err(|why| match why {
+            Unanswered::Ended => format!("relay {} has ended", self.name),
+            Unanswered::Other(why) => why,
+        })
+    }
+
+    /// The same. `None`: it has ended.
+    ///
+    /// # Errors
+    /// The relay's refusal, or that it does not answer.
+    pub fn ask_unless_ended(&mut self, request: &Request) -> Result<Option<Response>, String> {
+        match self.exchange(request) {
+            Ok(response) => Ok(Some(response)),
+            Err(Unanswered::Ended) => Ok(None),
+            Err(Unanswered::Other(why)) => Err(why),
+        }
+    }
+
+    fn exchange(&mut self, request: &Request) -> Result<Response, Unanswered> {
         let name = &self.name;
         let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
+            // It ended with our request unread, or before it was sent.
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Unanswered::Ended,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Unanswered::Other(format!(
                 "relay {name} did not answer within {} s: it is stopped or very busy",
                 PATIENCE.as_secs()
-            ),
-            _ => format!("relay {name}: {error}"),
+            )),
+            _ => Unanswered::Other(format!("relay {name}: {error}")),
         };
         self.stream
             .get_mut()
@@ -163,14 +192,14 @@ impl Client {
             .read_until(b'\n', &mut line)
             .map_err(failed)?;
         if line.is_empty() {
-            return Err(format!("relay {name} has ended"));
+            return Err(Unanswered::Ended);
         }
         match from_line(&line) {
-            Ok(Response::Error(failure)) => Err(failure.message),
+            Ok(Response::Error(failure)) => Err(Unanswered::Other(failure.message)),
             Ok(response) => Ok(response),
-            Err(error) => Err(format!(
+            Err(error) => Err(Unanswered::Other(format!(
                 "relay {name}: its answer is not understood: {error}"
-            )),
+            ))),
         }
     }
 
@@ -206,5 +235,34 @@ impl Client {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A relay that ends with a request unread, as at a second `stop` and at `kill -9`.
+    #[test]
+    fn a_relay_that_ends_is_no_error() {
+        let client = || {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            let (name, stream) = ("x".to_owned(), BufReader::new(ours));
+            (Client { name, stream }, theirs)
+        };
+        // Data unread when it closes: ECONNRESET (net/unix/af_unix.c, unix_release_sock).
+        let (mut asking, theirs) = client();
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut byte = [0];
+                (&theirs).read_exact(&mut byte).expect("the request comes");
+            });
+            asking.ask_unless_ended(&Request::Stop {})
+        });
+        assert!(matches!(ended, Ok(None)), "{ended:?}");
+        let (mut asking, theirs) = client();
+        drop(theirs);
+        let ended = asking.ask(&Request::Stop {}).unwrap_err();
+        assert_eq!(ended, "relay x has ended");
     }
 }

@@ -1,15 +1,19 @@
 //! What a relay answers to requests. Called by whoever has a control socket: the program's main thread, or an embedder's.
 
-use super::{Inner, Pair, Relay, lock};
+use std::collections::{BTreeSet, HashSet};
+
+use super::{Inner, Pair, Relay, kernel::needs_user_space, lock};
 use crate::{
-    config::{Config, MacMode, parse_carry, parse_dst_mac, parse_ends, parse_link},
+    config::{
+        Backend, Config, MacMode, PortName, parse_carry, parse_dst_mac, parse_ends, parse_link,
+    },
     control::{
         protocol::{
             Changes, Failure, FailureCode, Health, Info, PairInfo, PortInfo, Request, Response,
         },
         server::Answer,
     },
-    error::Error,
+    error::{Error, Result},
     snapshot::PortState,
 };
 
@@ -40,55 +44,94 @@ impl Relay {
     }
 
     fn change(&self, changes: &Changes) -> Response {
+        let mut inner = lock(&self.inner);
         let mut mistakes = Vec::new();
-        let config = changes.over(self.config(), &mut mistakes);
+        let config = changes.over(inner.config.clone(), &mut mistakes);
         let [up, down] = [&changes.up, &changes.down].map(|pairs| {
             let pairs = pairs.iter().map(|text| parse_ends(text));
             let pairs =
                 pairs.filter_map(|pair| pair.map_err(|mistake| mistakes.push(mistake)).ok());
             pairs.collect::<Vec<_>>()
         });
-        let both = up.iter().filter(|pair| down.contains(pair));
-        mistakes.extend(both.map(|[a, b]| format!("pair {a},{b}: both up and down")));
         let carry = changes.carry.iter().map(|text| parse_carry(text));
         let carry = carry.filter_map(|carry| carry.map_err(|mistake| mistakes.push(mistake)).ok());
         let carry: Vec<_> = carry.collect();
-        let carried = carry.iter().map(|(pair, _)| pair);
-        for [a, b] in up.iter().chain(&down).chain(carried) {
-            let is = |[x, y]: &[_; 2]| (x, y) == (a, b) || (x, y) == (b, a);
-            if !config.pairs.iter().any(is) {
-                mistakes.push(format!("pair {a},{b}: no such pair"));
-            }
-        }
+        let orders = Orders { up, down, carry };
+        mistakes.extend(orders.mistakes(&config));
+        let invalid = !mistakes.is_empty();
+        mistakes.extend(match invalid {
+            true => config.mistakes(),
+            false => inner.refusals(&orders, &config),
+        });
+        let code = match invalid {
+            true => FailureCode::Invalid,
+            false => FailureCode::Refused,
+        };
+        let failure = |code, messages: Vec<String>| {
+            let message = messages.join("\n");
+            Response::Error(Failure { code, message })
+        };
         if !mistakes.is_empty() {
-            mistakes.extend(config.mistakes());
-            return Response::Error(Failure {
-                code: FailureCode::Invalid,
-                message: mistakes.join("\n"),
-            });
+            return failure(code, mistakes);
         }
-        let mut done = match self.apply(config) {
+        let mut done = match inner.apply(config) {
             Ok(done) => done,
             Err(error) => return Response::Error(error.into()),
         };
-        let states = [(&up, false), (&down, true)];
-        for (pair, down) in states
-            .into_iter()
-            .flat_map(|(pairs, down)| pairs.iter().map(move |pair| (pair, down)))
-        {
-            match self.set_down(pair, down) {
-                Ok(change) => done.push(change),
-                Err(error) => return Response::Error(error.into()),
+        let obeyed = inner.obey(&orders, &mut done);
+        drop(inner);
+        self.follow();
+        match obeyed {
+            Ok(()) => Response::Done(done),
+            Err(error) => {
+                let mut messages = vec![error.to_string()];
+                messages.extend(done.iter().map(|change| format!("(done: {change})")));
+                failure(FailureCode::Refused, messages)
             }
         }
-        for (pair, backend) in &carry {
-            match self.carry(pair, *backend) {
-                Ok(how) => done.push(format!("pair {},{} is carried by {how}", pair[0], pair[1])),
-                Err(error) => return Response::Error(error.into()),
-            }
-        }
-        Response::Done(done)
     }
+}
+
+/// What is ordered for pairs one by one, beside settings.
+struct Orders {
+    up: Vec<[PortName; 2]>,
+    down: Vec<[PortName; 2]>,
+    carry: Vec<([PortName; 2], Backend)>,
+}
+
+impl Orders {
+    /// What can't be meant, of pairs as they will be.
+    fn mistakes(&self, config: &Config) -> Vec<String> {
+        let mut mistakes = Vec::new();
+        let pairs: HashSet<_> = config.pairs.iter().map(unordered).collect();
+        let [up, down] = [&self.up, &self.down]
+            .map(|pairs| -> HashSet<_> { pairs.iter().map(unordered).collect() });
+        let mut moved = HashSet::new();
+        for (pair @ [a, b], _) in &self.carry {
+            if down.contains(&unordered(pair)) {
+                mistakes.push(format!(
+                    "pair {a},{b}: both down and carried by another back end"
+                ));
+            }
+            if !moved.insert(unordered(pair)) {
+                mistakes.push(format!("pair {a},{b}: carried by two back ends"));
+            }
+        }
+        let both = self
+            .up
+            .iter()
+            .filter(|pair| down.contains(&unordered(pair)));
+        mistakes.extend(both.map(|[a, b]| format!("pair {a},{b}: both up and down")));
+        let named: BTreeSet<_> = up.into_iter().chain(down).chain(moved).collect();
+        let unknown = named.into_iter().filter(|pair| !pairs.contains(pair));
+        mistakes.extend(unknown.map(|[a, b]| format!("pair {a},{b}: no such pair")));
+        mistakes
+    }
+}
+
+/// A pair is the same either way round.
+fn unordered([a, b]: &[PortName; 2]) -> [&PortName; 2] {
+    if a <= b { [a, b] } else { [b, a] }
 }
 
 impl From<Error> for Failure {
@@ -165,6 +208,45 @@ impl Changes {
 }
 
 impl Inner {
+    /// What stands against the settings and the orders, as far as it can be seen before anything is done.
+    fn refusals(&self, orders: &Orders, config: &Config) -> Vec<String> {
+        let mut refusals = self.resolve(config).err().unwrap_or_default();
+        for (names @ [a, b], backend) in &orders.carry {
+            let config = Config {
+                backend: *backend,
+                rx: None,
+                tx: None,
+                ..config.clone()
+            };
+            let Some(at) = self.find_pair(names) else {
+                // It is to be added.
+                let kernel = *backend == Backend::Kernel;
+                refusals.extend(needs_user_space([a, b], &config).filter(|_| kernel));
+                continue;
+            };
+            refusals.extend(self.carry_mistakes(at, &config));
+            let is_ours = |pair: &[_; 2]| unordered(pair) == unordered(names);
+            if self.pairs[at].down && !orders.up.iter().any(is_ours) {
+                refusals.push(format!("{a},{b} is down: set it up first"));
+            }
+        }
+        refusals
+    }
+
+    /// Ends at what the kernel refuses.
+    fn obey(&mut self, orders: &Orders, done: &mut Vec<String>) -> Result<()> {
+        for (pairs, down) in [(&orders.up, false), (&orders.down, true)] {
+            for pair in pairs {
+                done.push(self.set_down(pair, down)?);
+            }
+        }
+        for (pair @ [a, b], backend) in &orders.carry {
+            let how = self.carry_by_name(pair, *backend)?;
+            done.push(format!("pair {a},{b} is carried by {how}"));
+        }
+        Ok(())
+    }
+
     fn info(&self, name: &str) -> Info {
         let port = |id: usize| PortInfo {
             name: self.ports[id].name.to_string(),

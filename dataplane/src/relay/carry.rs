@@ -6,7 +6,11 @@
 
 use std::{os::fd::BorrowedFd, sync::Arc};
 
-use super::{Inner, Relay, close, kernel, lock};
+use super::{
+    Inner, Relay, close,
+    kernel::{self, needs_user_space},
+    lock,
+};
 use crate::{
     config::{Backend, Config, KernelHook, PortName},
     error::{Error, Result},
@@ -25,19 +29,26 @@ impl Relay {
     /// # Errors
     /// No such pair, or the other back end can't be had: then the pair is carried as before.
     pub fn carry(&self, ports: &[PortName; 2], backend: Backend) -> Result<String> {
-        let mut inner = lock(&self.inner);
-        let Some(pair) = inner.find_pair(ports) else {
-            let [a, b] = ports;
-            return Err(Error::Config(vec![format!("{a},{b}: no such pair")]));
-        };
-        inner.carry(pair, backend)?;
-        let (names, how) = (inner.pair_words(pair), inner.pairs[pair].how.clone());
-        tracing::info!("{names} is carried by {how}");
-        Ok(how)
+        lock(&self.inner).carry_by_name(ports, backend)
     }
 }
 
 impl Inner {
+    pub(super) fn carry_by_name(
+        &mut self,
+        ports: &[PortName; 2],
+        backend: Backend,
+    ) -> Result<String> {
+        let Some(pair) = self.find_pair(ports) else {
+            let [a, b] = ports;
+            return Err(Error::Config(vec![format!("{a},{b}: no such pair")]));
+        };
+        self.carry(pair, backend)?;
+        let (names, how) = (self.pair_words(pair), self.pairs[pair].how.clone());
+        tracing::info!("{names} is carried by {how}");
+        Ok(how)
+    }
+
     /// If the settings now say that a pair is to be carried by lanes and not the kernel, or the other way round: moves it.
     pub(super) fn other_carrier(&mut self, old: &Config, pair: usize) -> Option<Result<()>> {
         let (new, ports) = (&self.config, self.pairs[pair].ports);
@@ -104,10 +115,24 @@ impl Inner {
     }
 
     fn can_be_carried(&self, pair: usize, config: &Config) -> Result<()> {
+        let mut mistakes = self.carry_mistakes(pair, config);
+        if self.pairs[pair].down {
+            let [a, b] = self.pairs[pair].ports.map(|id| &self.ports[id].name);
+            mistakes.push(format!("{a},{b} is down: set it up first"));
+        }
+        if mistakes.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Config(mistakes))
+        }
+    }
+
+    /// What stands against carrying a pair as these settings say, but for its being down.
+    pub(super) fn carry_mistakes(&self, pair: usize, config: &Config) -> Vec<String> {
         let [a, b] = self.pairs[pair].ports.map(|id| &self.ports[id].name);
         let mut mistakes = Vec::new();
         if config.backend == Backend::Kernel {
-            mistakes.extend(self.needs_user_space(self.pairs[pair].ports, config));
+            mistakes.extend(needs_user_space([a, b], config));
         }
         let pair_now = &self.pairs[pair];
         let taken = pair_now.kernel.is_none() && pair_now.gates.is_empty() && !pair_now.down;
@@ -115,9 +140,6 @@ impl Inner {
             mistakes.push(format!(
                 "{a},{b} receives by AF_XDP, which has the place of the kernel's program: --carry {a},{b}=packet first"
             ));
-        }
-        if pair_now.down {
-            mistakes.push(format!("{a},{b} is down: set it up first"));
         }
         for id in self.pairs[pair].ports {
             if self.ports[id].gone {
@@ -127,15 +149,11 @@ impl Inner {
                 ));
             }
         }
-        if mistakes.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Config(mistakes))
-        }
+        mistakes
     }
 
     /// `then`: what becomes of frames at the end; `None` for the links to say.
-    fn lanes_to_kernel(
+    pub(super) fn lanes_to_kernel(
         &mut self,
         pair: usize,
         config: &Config,
@@ -194,7 +212,7 @@ impl Inner {
         Ok(())
     }
 
-    fn kernel_to_lanes(&mut self, pair: usize, config: &Config) -> Result<()> {
+    pub(super) fn kernel_to_lanes(&mut self, pair: usize, config: &Config) -> Result<()> {
         let ports = self.pairs[pair].ports;
         // Packet sockets can be opened behind their gates while the kernel still forwards; AF_XDP takes frames at once.
         let behind_gates = config.receives_by() == Backend::Packet;

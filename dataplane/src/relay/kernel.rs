@@ -7,7 +7,7 @@ use std::{
 
 use super::Inner;
 use crate::{
-    config::{Backend, Config, KernelHook},
+    config::{Backend, Config, KernelHook, PortName},
     error::{Error, Result},
     port::kernel::{End, Options, Passage, Way, takes_none},
     sys::netns,
@@ -53,20 +53,7 @@ impl Inner {
 
     /// Why the kernel can't carry a pair, in a sentence.
     pub(super) fn needs_user_space(&self, ports: [usize; 2], config: &Config) -> Option<String> {
-        let [a, b] = ports.map(|id| &self.ports[id].name);
-        if config.is_linked(a, b) {
-            return Some(format!(
-                "{a},{b} has a --link, which holds frames in user space: the kernel can't carry it"
-            ));
-        }
-        if config.storm_guard_pps.is_some() {
-            return Some(format!(
-                "--storm-guard counts the frames of {a},{b} in user space: the kernel can't carry it"
-            ));
-        }
-        (!same_namespace(a.netns.as_deref(), b.netns.as_deref())).then(|| {
-            format!("{a} and {b} are in two network namespaces: tc redirects within one only")
-        })
+        needs_user_space(ports.map(|id| &self.ports[id].name), config)
     }
 
     /// Attaches the programs of a pair.
@@ -249,6 +236,22 @@ impl Inner {
     fn end(&self, id: usize) -> End<'_> {
         self.ports[id].end()
     }
+}
+
+/// Why the kernel can't carry the pair of these ports, in a sentence.
+pub(super) fn needs_user_space([a, b]: [&PortName; 2], config: &Config) -> Option<String> {
+    if config.is_linked(a, b) {
+        return Some(format!(
+            "{a},{b} has a --link, which holds frames in user space: the kernel can't carry it"
+        ));
+    }
+    if config.storm_guard_pps.is_some() {
+        return Some(format!(
+            "--storm-guard counts the frames of {a},{b} in user space: the kernel can't carry it"
+        ));
+    }
+    (!same_namespace(a.netns.as_deref(), b.netns.as_deref()))
+        .then(|| format!("{a} and {b} are in two network namespaces: tc redirects within one only"))
 }
 
 /// From which port to which a pair carries.

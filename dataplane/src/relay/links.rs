@@ -176,13 +176,24 @@ impl Inner {
         }
     }
 
-    /// The port's interface is called otherwise: so is the port from now on, in the settings too.
+    /// The port's interface is called otherwise: so is the port from now on, in the settings too, unless they could not say it.
     fn rename(&mut self, id: usize, name: &str) {
         let old = self.ports[id].name.clone();
         let new = PortName {
             netns: old.netns.clone(),
             interface: name.to_owned(),
         };
+        if new == old {
+            tracing::info!("port {old} is called so again");
+            return;
+        }
+        // Settings are written down and read again.
+        if new.to_string().parse().as_ref() != Ok(&new) {
+            tracing::warn!(
+                "port {old}: its interface is called {name:?} now, which no option can name: it is followed, and the port stays {old}"
+            );
+            return;
+        }
         tracing::info!("port {old} is called {new} now");
         let config = &mut self.config;
         let names = config.pairs.iter_mut().flatten();

@@ -60,6 +60,12 @@ pub(super) struct Looking {
     tap: PortTap,
 }
 
+impl Looking {
+    pub(super) fn lane(&self) -> LaneId {
+        self.lane
+    }
+}
+
 impl Relay {
     /// Puts taps into lanes, and waits until they are there. They share the room for copies. At a port, [`Point::Before`] is what it
     /// receives and [`Point::After`] what leaves by it. Where the kernel carries a pair, packet sockets at its ports look on instead; what

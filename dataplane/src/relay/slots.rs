@@ -22,6 +22,11 @@ impl<T> Slots<T> {
         id
     }
 
+    /// Puts an item back where it was.
+    pub(super) fn put_back(&mut self, id: usize, item: T) {
+        self.0[id] = Some(item);
+    }
+
     pub(super) fn remove(&mut self, id: usize) -> Option<T> {
         self.0.get_mut(id)?.take()
     }
@@ -73,6 +78,8 @@ mod tests {
             (Some('b'), None, None)
         );
         assert_eq!(slots.iter().collect::<Vec<_>>(), [(0, &'a'), (2, &'c')]);
+        slots.put_back(1, 'b');
+        assert_eq!(slots.remove(1), Some('b'));
         assert_eq!(slots.insert('d'), 1);
         slots[1] = 'e';
         assert_eq!((slots[1], slots.insert('f')), ('e', 3));

@@ -1,8 +1,9 @@
 //! What an administrator changes under a running relay: MTU, addresses, names, and interfaces that return as others.
 
 use crate::common::{
-    Capture, Chain, Net, PATIENCE, Peer, Relay, Signal, eventually, mac, plain, send_raw,
+    Capture, Chain, Net, PATIENCE, Peer, Relay, Signal, attempt, eventually, mac, plain, send_raw,
 };
+use crate::control::tell;
 use crate::stop::udp_counters;
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
@@ -222,4 +223,66 @@ fn flap(coalesce: &str) {
     // An interface counts a super-frame as one; UDP each datagram.
     let at_udp = eventually(PATIENCE, || udp_counters(net) == way.tx_packets);
     assert!(at_udp, "UDP has seen {}: {way:?}", udp_counters(net));
+}
+
+/// An interface may be called what no option can say: it is followed, and its port is called as before.
+#[test]
+fn a_name_that_no_option_can_say_changes_no_settings() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let name = net.ns("relay");
+    let mut relay = Relay::start(net, "relay", &[RUN, &["--name", &name]].concat());
+    let print = || tell(net, &name, &["config", "--running", "--print"]).1;
+    let before = print();
+    let rename = |old: &str, new: &str| {
+        // Before Linux 6.2 an interface goes down for it.
+        let line = format!(
+            "ip link set '{old}' down; ip link set '{old}' name '{new}'; ip link set '{new}' up"
+        );
+        net.sh("relay", &line);
+    };
+    let up =
+        |snapshot: &crate::common::Snapshot| snapshot.ports.iter().all(|port| port.state == "up");
+    rename("r1", "a>b,c=");
+    assert!(relay.says("which no option can name: it is followed, and the port stays r1"));
+    relay.snapshot_when("seen it up", up);
+    assert_eq!(arrives(net, &plain(100, 1)), plain(100, 1));
+    assert_eq!(print(), before);
+    // It is there by its name for whoever changes settings, also such as need its ports opened anew.
+    let (status, _, said) = tell(net, &name, &["set", "--down", "r0,r1"]);
+    assert_eq!(status, 0, "{said}");
+    let (status, _, said) = tell(
+        net,
+        &name,
+        &["set", "--up", "r0,r1", "--link", "r0>r1 delay 1ms"],
+    );
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(arrives(net, &plain(100, 2)), plain(100, 2));
+    // A name with a sign that options use elsewhere can be told and read.
+    rename("a>b,c=", "b=c");
+    assert!(relay.says("port r1 is called b=c now"));
+    relay.snapshot_when("seen it up", up);
+    let set = [
+        "set",
+        "--mac",
+        "update",
+        "--dst-mac",
+        "b=c=02:00:00:00:00:99",
+    ];
+    let (status, _, said) = tell(net, &name, &set);
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(arrives(net, &plain(100, 3))[..6], [2, 0, 0, 0, 0, 0x99]);
+    let file = net.file("printed.toml");
+    std::fs::write(&file, print()).expect("it can be written");
+    let path = file.to_str().expect("a name of ours");
+    let read = attempt(net, "relay", &[], &["config", "-c", path]);
+    std::fs::remove_file(&file).expect("it is there");
+    assert!(
+        read.status.success(),
+        "{}",
+        String::from_utf8_lossy(&read.stderr)
+    );
+    relay.stop(Signal::Term);
 }

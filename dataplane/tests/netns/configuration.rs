@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::common::{
-    Chain, Net, PATIENCE, Peer, Relay, Signal, Worker, attempt, eventually, mac, plain, program,
-    receive_raw, send_raw,
+    Capture, Chain, Net, PATIENCE, Peer, Relay, Signal, Worker, attempt, eventually, mac, plain,
+    program, receive_raw, send_raw,
 };
 use crate::control::{assert_crosses, tell};
 
@@ -371,4 +371,101 @@ fn completions_and_manual_pages_name_every_command() {
     let page = std::fs::read_to_string(directory.join("l2relay-run.1")).expect("a page");
     assert!(page.contains("storm") && directory.join("l2relay.1").exists());
     std::fs::remove_dir_all(&directory).expect("it is there");
+}
+
+/// What is refused while it runs is taken back whole: running pairs go on as they were, with their counts, and what is in force is what is
+/// shown.
+#[test]
+fn a_refused_reload_changes_nothing() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    for pair in ["2", "3", "4"] {
+        net.veth(
+            ("client", &format!("c{pair}")),
+            ("relay", &format!("r{pair}")),
+        );
+        net.veth(
+            ("server", &format!("s{pair}")),
+            ("relay", &format!("q{pair}")),
+        );
+    }
+    let name = net.ns("relay");
+    let text = |settings: &str| format!("name = '{name}'\n{settings}\n");
+    let first = "pair = ['r0,r1', 'r2,q2', 'r3,q3']\nbackend = 'packet'";
+    let file = File::new(net, &text(first));
+    let relay = Relay::start(net, "relay", &["-c", file.path()]);
+    let crosses = |client: &str, server: &str| {
+        let capture = Capture::start(net, "server", server, "");
+        send_raw(net, "client", client, &[plain(100, 7)]);
+        assert_eq!(capture.frames(1), [plain(100, 7)], "{client} {server}");
+    };
+    let print = || tell(net, &name, &["config", "--running", "--print"]).1;
+    assert_crosses(net, 60..65);
+    crosses("c2", "s2");
+    crosses("c3", "s3");
+    let before = print();
+    let used = relay.descriptors_and_threads();
+    // r2,q2 goes, r4,q4 comes, r3,q3 gets other lanes, frames would be edited and cores be others; and r0,r1 can't have it so.
+    let mut refused = vec![(
+        "pair = ['r0,r1', 'r3,q3', 'r4,q4']\nlink = 'r3>q3 delay 1ms'\nqueues = 2\nmac = 'swap'\ncores = 0\nidle = 'sleep'\n\
+         backend = 'packet'\nhugepages = 'require'\nring = 32768",
+        "huge",
+    )];
+    if cfg!(feature = "xdp") {
+        refused.push((
+            "pair = ['r0,r1', 'r2,q2', 'r3,q3', 'r4,q4']\nbackend = 'xdp'\nxdp-copy = 'zero-copy'\nmac = 'swap'",
+            "without copies",
+        ));
+        refused.push((
+            "pair = ['r0,r1', 'r2,q2', 'r3,q3']\nbackend = 'xdp'\nxdp-copy = 'zero-copy'\nmac = 'swap'",
+            "without copies",
+        ));
+    }
+    for (settings, reason) in refused {
+        file.write(&text(settings));
+        let (status, said, error) = tell(net, &name, &["reload"]);
+        assert_eq!(status, 2, "{said}");
+        for part in [reason, "can't be opened", "nothing has changed"] {
+            assert!(error.contains(part), "no {part} in {error}");
+        }
+        assert_eq!(print(), before, "{settings}");
+        let (status, _, said) = tell(net, &name, &["health"]);
+        assert_eq!(status, 0, "{said}");
+        assert_crosses(net, 60..65);
+        crosses("c2", "s2");
+        crosses("c3", "s3");
+        let (descriptors, threads) = relay.descriptors_and_threads();
+        assert!(descriptors <= used.0 && threads == used.1, "{settings}");
+    }
+    let rounds = if cfg!(feature = "xdp") { 4 } else { 2 };
+    let last = relay.stop(Signal::Term);
+    assert_eq!((last.ports.len(), last.lanes.len()), (6, 6));
+    assert_eq!(last.way("r0", "r1").rx_packets, 5 * rounds, "counts go on");
+    assert_eq!(last.way("r2", "q2").rx_packets, rounds);
+    assert_eq!(last.way("r3", "q3").rx_packets, rounds);
+}
+
+/// A file that is much too long is refused at once, and nothing waits for it.
+#[test]
+fn a_file_with_very_many_pairs_holds_up_nobody() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let name = net.ns("relay");
+    let file = File::new(net, &format!("pair = 'r0,r1'\nname = '{name}'\n"));
+    let relay = Relay::start(net, "relay", &["-c", file.path()]);
+    let pairs = (0..200_000).map(|at| format!("'a{at},b{at}',\n"));
+    file.write(&format!("pair = [\n{}]\n", pairs.collect::<String>()));
+    // It answers while the client waits, which is not for ever.
+    let (status, _, said) = tell(net, &name, &["reload"]);
+    assert!(
+        status == 2 && said.contains(":1: pair: 200000 values: at most 1024"),
+        "{said}"
+    );
+    assert_eq!(tell(net, &name, &["health"]).0, 0);
+    assert_crosses(net, 60..65);
+    relay.stop(Signal::Term);
 }

@@ -460,3 +460,39 @@ fn answers_are_what_the_schema_says() {
         String::from_utf8_lossy(&output.stdout)
     );
 }
+
+/// Whoever asks it to stop while somebody else has, is told that it has ended; and a relay that was killed is not listed.
+#[test]
+fn two_stop_it_at_once_and_both_are_well() {
+    let Some((chain, relay, name)) = named_relay() else {
+        return;
+    };
+    let net = &chain.net;
+    let order = |signal: &str| net.sh("relay", &format!("kill -s {signal} {}", relay.pid()));
+    order("STOP");
+    std::thread::scope(|scope| {
+        let stops = [(); 3].map(|()| scope.spawn(|| tell(net, &name, &["stop"])));
+        std::thread::sleep(Duration::from_millis(500));
+        order("CONT");
+        for stop in stops {
+            let (status, out, said) = stop.join().expect("it ends");
+            assert!(status == 0 && said.is_empty(), "{said}");
+            assert!(
+                out.is_empty() || out == format!("relay {name} has ended\n"),
+                "{out}"
+            );
+        }
+    });
+    relay.end();
+    let other = Relay::start(net, "relay", &[RUN, &["--name", &name]].concat());
+    let list = std::thread::scope(|scope| {
+        let kill = |signal: &str| net.sh("relay", &format!("kill -s {signal} {}", other.pid()));
+        kill("STOP");
+        let list = scope.spawn(|| attempt(net, "relay", &[], &["ps"]).stdout);
+        std::thread::sleep(Duration::from_millis(500));
+        kill("KILL");
+        list.join().expect("it ends")
+    });
+    let list = String::from_utf8_lossy(&list);
+    assert!(list.starts_with("name") && !list.contains(&name), "{list}");
+}

@@ -223,7 +223,7 @@ fn a_pair_that_cannot_be_opened_is_tried_again() {
     limit(&(relay.descriptors_and_threads().0 + 2).to_string());
     let (status, _, said) = tell(net, &name, &["set", "--up", "r0,r1"]);
     assert!(
-        status == 2 && said.contains("Too many open files"),
+        status == 2 && said.contains("Too many open files") && said.contains("tried again"),
         "{said}"
     );
     limit("1024");

@@ -227,3 +227,115 @@ fn what_is_done_is_said_once() {
     assert!(relay.says("--kernel-hook tc: no pair is carried by the kernel now"));
     relay.stop(Signal::Term);
 }
+
+/// Orders that can't be obeyed together are told before anything is done; and where the kernel refuses, what was done before.
+#[cfg(feature = "xdp")]
+#[test]
+fn all_parts_are_checked_before_any_is_done() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let (net, name) = (&chain.net, chain.net.ns("relay"));
+    net.veth(("client", "c2"), ("relay", "r2"));
+    net.veth(("server", "s3"), ("relay", "r3"));
+    let args = [
+        "--pair",
+        "r0,r1",
+        "--pair",
+        "r2,r3",
+        "--backend",
+        "packet",
+        "--link",
+        "r0>r1 delay 1ms",
+        "--xdp-copy",
+        "zero-copy",
+        "--name",
+        &name,
+    ];
+    let relay = Relay::start(net, "relay", &args);
+    let state = || {
+        let info = ask(&name, r#"{"v":1,"cmd":"info"}"#)["info"]["pairs"].clone();
+        (info, ask(&name, r#"{"v":1,"cmd":"config"}"#))
+    };
+    let before = state();
+    for (set, code, parts) in [
+        (
+            r#""carry":["r2,r3=xdp","r0,r1=kernel"]"#,
+            "refused",
+            &["r0,r1 has a --link"][..],
+        ),
+        (
+            r#""mac":"swap","carry":["r0,r1=kernel"]"#,
+            "refused",
+            &["r0,r1 has a --link"],
+        ),
+        (
+            r#""down":["r0,r1"],"carry":["r1,r0=xdp"]"#,
+            "invalid",
+            &["r1,r0: both down and carried"],
+        ),
+        (
+            r#""up":["r0,r1"],"down":["r1,r0"]"#,
+            "invalid",
+            &["r0,r1: both up and down"],
+        ),
+        (
+            r#""mac":"swap","link":["r2>r3 delay 2ms"],"carry":["r3,r2=kernel","r2,r3=xdp"]"#,
+            "invalid",
+            &["r2,r3: carried by two back ends"],
+        ),
+        (
+            r#""mac":"swap","link":["r2>r3 delay 2ms"],"carry":["r3,r2=kernel"],"add":["nope"]"#,
+            "refused",
+            &["r2,r3 has a --link", "nope: no such interface"],
+        ),
+        (
+            r#""mac":"swap","down":["r0,r1"],"add":["r2"]"#,
+            "refused",
+            &["r2 is named 2 times"],
+        ),
+    ] {
+        let answer = ask(&name, &format!(r#"{{"v":1,"cmd":"set",{set}}}"#));
+        assert_eq!(answer["error"]["code"], code, "{set}: {answer}");
+        let said = answer["error"]["message"].as_str().unwrap_or_default();
+        for part in parts {
+            assert!(said.contains(part), "{set}: no {part} in {said}");
+        }
+        assert_eq!(state(), before, "{set}");
+    }
+    // What the kernel refuses is not known before.
+    let many = r#"{"v":1,"cmd":"set","mac":"swap","down":["r0,r1"],"carry":["r2,r3=xdp"]}"#;
+    let answer = ask(&name, many);
+    let said = answer["error"]["message"].as_str().unwrap_or_default();
+    for part in [
+        "without copies",
+        "(done: frames: mac swap)",
+        "(done: pair r0 <-> r1 is down)",
+    ] {
+        assert!(said.contains(part), "no {part} in {answer}");
+    }
+    let receiver = receive_raw(net, "server", "s3", 1);
+    send_raw(net, "client", "c2", &[plain(100, 1)]);
+    assert_eq!(receiver.frames()[0].bytes[..6], plain(100, 1)[6..12]);
+    relay.stop(Signal::Term);
+}
+
+/// Many absent pairs are told shortly, and too many not at all.
+#[test]
+fn absent_pairs_are_told_shortly() {
+    let Some((chain, relay, name)) = named_relay() else {
+        return;
+    };
+    let add = |count: usize| {
+        let pairs: Vec<String> = (0..count).map(|at| format!("a{at},b{at}")).collect();
+        let line = serde_json::json!({"v": 1, "cmd": "set", "add": pairs}).to_string();
+        let answer = ask(&name, &line)["error"]["message"].clone();
+        answer.as_str().expect("it is refused").to_owned()
+    };
+    let said = add(500);
+    assert_eq!(said.lines().count(), 1000);
+    assert_eq!(said.matches("there are:").count(), 1, "{said}");
+    assert_eq!(add(8000), "8001 pairs: at most 1024");
+    assert_crosses(&chain.net, 60..65);
+    relay.stop(Signal::Term);
+}
