@@ -174,12 +174,25 @@ fn interfaces_that_return_again_and_again_leak_nothing() {
 /// Links that flap under traffic: every snapshot stays exact, and what was sent is what arrived.
 #[test]
 fn flapping_links_keep_the_account_exact() {
+    const RUNS: &[&[&str]] = &[
+        RUN,
+        #[cfg(feature = "xdp")]
+        &["--pair", "r0,r1", "--backend", "xdp"],
+        #[cfg(feature = "xdp")]
+        &["--pair", "r0,r1", "--rx", "xdp", "--tx", "packet"],
+    ];
+    for run in RUNS {
+        flaps(run);
+    }
+}
+
+fn flaps(run: &[&str]) {
     let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
         return;
     };
     let net = &chain.net;
     let _sink = Peer::listen(net, "server", &format!("sink --address {}", Chain::SERVER));
-    let mut relay = Relay::start(net, "relay", &[RUN, &["--coalesce", "off"]].concat());
+    let mut relay = Relay::start(net, "relay", &[run, &["--coalesce", "off"]].concat());
     let line = format!(
         "flood --address {} --count 60000 --size 200 --flows 4 --pause 0.001",
         Chain::SERVER
