@@ -214,15 +214,22 @@ fn flaps(run: &[&str]) {
     let arrived = net.counters("relay", "r0").rx_packets;
     let last = relay.stop(Signal::Term);
     let (way, port) = (last.way("r0", "r1"), last.port("r0"));
+    let port_out = last.port("r1");
     assert_eq!(
         port.rx_packets + port.kernel_drops,
         arrived,
         "{sent} {port:?}"
     );
     assert!(way.dropped.get("link_down") > Some(&0), "{way:?}");
+    // A poll sends what is in the ring of AF_XDP, too (`xsk_poll`), and tells no error: what the device then dropped, it counts alone.
+    let unseen = if run.ends_with(&["--backend", "xdp"]) {
+        port_out.device_drops - way.dropped.get("refused").unwrap_or(&0)
+    } else {
+        0
+    };
     assert_eq!(
-        way.tx_packets,
+        way.tx_packets - unseen,
         net.counters("server", "s0").rx_packets,
-        "{way:?}"
+        "{run:?} {way:?} {port_out:?}"
     );
 }
