@@ -524,13 +524,17 @@ fn open_xdp(ends: &[End], config: &Config, choice: &Choice, merges: bool) -> Res
 }
 
 /// Whether frames that could not be merged leave by AF_XDP, which costs less for each, and only super-frames by AF_PACKET.
+///
+/// Not with several transmit queues: AF_XDP sends by the one that it is bound to, AF_PACKET by one for each flow, and nobody keeps order between
+/// queues.
 #[cfg(feature = "xdp")]
 fn sends_both_ways(to: &End, config: &Config, choice: &Choice, lanes: usize) -> bool {
     let bypasses = !config.qdisc && !packet::one_path(to.interface);
     choice.rx == Backend::Xdp
         && choice.tx == Backend::Packet
         && bypasses
-        && queues(to, false) >= lanes
+        && queues(to, false) == 1
+        && lanes == 1
 }
 
 /// How many queues an interface has in use.

@@ -93,6 +93,9 @@ enum Kind {
     Packet,
     #[cfg(feature = "xdp")]
     Xdp(l2relay::config::XdpMode),
+    /// To send: plain frames by AF_XDP, bursts with super-frames by AF_PACKET.
+    #[cfg(feature = "xdp")]
+    Both,
 }
 
 const PACKET: Via = Via {
@@ -473,6 +476,7 @@ mod xdp {
         memory::FramePool,
         port::{
             RxQueue, TxQueue,
+            dual::DualTx,
             xdp::{self, End, Plan},
         },
         wire::{checksum, partial},
@@ -498,6 +502,7 @@ mod xdp {
         });
         let mode = [via.rx, via.tx].into_iter().find_map(|kind| match kind {
             Kind::Xdp(mode) => Some(mode),
+            Kind::Both => Some(XdpMode::Native),
             Kind::Packet => None,
         });
         let plan = Plan {
@@ -510,7 +515,7 @@ mod xdp {
                 },
             ),
             tx: (1, (via.tx != Kind::Packet).then_some(0)),
-            shared: false,
+            shared: via.tx == Kind::Both && via.rx != Kind::Packet,
         };
         let settings = xdp::Settings {
             ring: RING,
@@ -535,6 +540,9 @@ mod xdp {
             None => Box::new(packet_rx()),
         };
         let tx: Box<dyn TxQueue> = match opened.tx {
+            Some(tx) if via.tx == Kind::Both => {
+                Box::new(DualTx::new(Box::new(tx), Box::new(packet_tx())))
+            }
             Some(tx) => Box::new(tx),
             None => Box::new(packet_tx()),
         };
@@ -627,6 +635,19 @@ mod xdp {
         native_to_packet: NATIVE, Kind::Packet;
         generic_to_packet: GENERIC, Kind::Packet;
         packet_to_xdp: Kind::Packet, NATIVE;
+        native_to_both: NATIVE, Kind::Both;
+        packet_to_both: Kind::Packet, Kind::Both;
+    }
+
+    #[test]
+    fn both_ways_carry_super_frames_whole_and_in_order() {
+        let via = Via {
+            rx: Kind::Packet,
+            tx: Kind::Both,
+        };
+        if let Some(bed) = kernel_bed(JUMBO, via) {
+            super::carries_super_frames_whole_and_in_order(bed);
+        }
     }
 
     #[test]

@@ -5,4 +5,4 @@
 #[path = "../src/coalesce.rs"]
 mod coalesce;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| coalesce::fuzz(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| drop(coalesce::fuzz(data)));

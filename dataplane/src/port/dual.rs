@@ -1,14 +1,14 @@
 //! A transmit side with two ways out of one port: one that is cheap for plain frames, and one that carries super-frames.
 //!
 //! Used where AF_XDP receives and frames are merged: what could not be merged leaves by AF_XDP, which costs the kernel less a frame,
-//! the rest by AF_PACKET. The way is chosen once a burst, and changed only when nothing is left in the other: so frames of a flow
-//! never overtake each other.
+//! the rest by AF_PACKET. The way is chosen once a burst, and changed only when nothing is left in the other; on a device with one transmit
+//! queue, and no other is joined so, frames of a flow then never overtake each other.
 
 use super::TxQueue;
 use crate::{burst::Burst, coalesce::Kinds, lane::Turn};
 
 /// Sends bursts of plain frames one way, and those with a super-frame among them another.
-pub(crate) struct DualTx {
+pub struct DualTx {
     /// The way in use, and the other.
     active: Way,
     other: Way,
@@ -23,7 +23,7 @@ struct Way {
 
 impl DualTx {
     /// `plain` for plain frames, `whole` for bursts with super-frames.
-    pub(crate) fn new(plain: Box<dyn TxQueue>, whole: Box<dyn TxQueue>) -> Self {
+    pub fn new(plain: Box<dyn TxQueue>, whole: Box<dyn TxQueue>) -> Self {
         let way = |tx, whole| Way { tx, whole };
         Self {
             active: way(whole, true),
@@ -122,17 +122,23 @@ mod tests {
         fn abandon(&mut self, _: &mut Turn) {}
     }
 
-    #[test]
-    fn the_way_changes_only_when_the_other_is_empty() {
+    /// In the order in which they are sent, plain and super-frames; the first two while the way for `slow_whole` hands nothing over.
+    fn sent(slow_whole: bool, supers: [bool; 4]) -> [Vec<u8>; 2] {
         let go = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (_, out, mut whole_wire) = memory::port(16, 1514);
         let (_, plain, mut plain_wire) = memory::port(16, 1514);
-        let slow = Slow {
-            frames: Default::default(),
-            go: go.clone(),
-            out,
+        let slow = |out| {
+            Box::new(Slow {
+                frames: Default::default(),
+                go: go.clone(),
+                out,
+            })
         };
-        let mut dual = DualTx::new(Box::new(plain), Box::new(slow));
+        let mut dual = if slow_whole {
+            DualTx::new(Box::new(plain), slow(out))
+        } else {
+            DualTx::new(slow(plain), Box::new(out))
+        };
         let mut pool = FramePool::ordinary(PoolSize { small: 8, large: 0 }).unwrap();
         let mut tally = Tally::default();
         let mut send = |dual: &mut DualTx, number: u8, is_super: bool| {
@@ -155,21 +161,30 @@ mod tests {
             dual.tx_burst(&mut burst, &mut turn);
             assert!(burst.is_empty());
         };
-        send(&mut dual, 1, true);
-        // Behind the first, where it still waits.
-        send(&mut dual, 2, false);
+        let [first, second, third, fourth] = supers;
+        send(&mut dual, 1, first);
+        send(&mut dual, 2, second);
         assert_eq!(dual.held(), 2);
-        assert!(plain_wire.receive().is_none());
+        assert!(plain_wire.receive().is_none() && whole_wire.receive().is_none());
         go.store(true, std::sync::atomic::Ordering::Relaxed);
-        send(&mut dual, 3, false);
-        send(&mut dual, 4, true);
+        send(&mut dual, 3, third);
+        send(&mut dual, 4, fourth);
         let first = |wire: &mut memory::Wire| -> Vec<u8> {
             std::iter::from_fn(|| wire.receive())
                 .map(|packet| packet.bytes[0])
                 .collect()
         };
-        assert_eq!(first(&mut whole_wire), [1, 2, 4]);
-        assert_eq!(first(&mut plain_wire), [3]);
+        let left = [first(&mut plain_wire), first(&mut whole_wire)];
         assert_eq!(pool.outstanding(), 0);
+        left
+    }
+
+    #[test]
+    fn the_way_changes_only_when_the_other_is_empty() {
+        // The second waits behind the first, whichever way that is: a super-frame then leaves by the way for plain frames, which cuts it.
+        let left = sent(true, [true, false, false, true]);
+        assert_eq!(left, [vec![3], vec![1, 2, 4]]);
+        let left = sent(false, [false, true, true, false]);
+        assert_eq!(left, [vec![1, 2, 4], vec![3]]);
     }
 }

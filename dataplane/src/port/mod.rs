@@ -13,7 +13,7 @@
 //! * a transmit side that is down takes every frame and counts it `link_down`; when it is up again it works by itself.
 
 #[cfg(feature = "xdp")]
-pub(crate) mod dual;
+pub mod dual;
 pub(crate) mod kernel;
 pub mod memory;
 pub mod packet;

@@ -10,74 +10,88 @@ use etherparse::{Ipv4Header, Ipv6Header, PacketBuilder};
 use serde_json::{Value, json};
 
 use crate::common::{
-    Chain, Peer, Relay, Signal, Tag, hex, mac, noise, receive_raw, tagged, tcp_both_ways, unhex,
+    Chain, Peer, Relay, Signal, Tag, hex, mac, noise, receive_raw, send_raw, tagged, tcp_both_ways,
+    unhex,
 };
 
 const SERVER_6: [u8; 16] = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 const CLIENT_6: [u8; 16] = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// Frames in a hundred bursts of flows, and what of each flow a socket is to read, in order: by sender's address and port.
+/// Frames of a few flows, what of each flow a socket is to read, in order, by sender's address and port, and how many it may not.
 struct Traffic {
     frames: Vec<Vec<u8>>,
     expected: HashMap<(String, u16), Vec<Vec<u8>>>,
+    /// With a wrong checksum: over IPv4 and over IPv6.
+    spoilt: [u64; 2],
 }
 
-/// Datagrams over IPv4, over IPv6, and behind a tag, of lengths that change now and then; one in ten is odd: options, fragments,
-/// extension headers, no checksum, a wrong one, another TTL.
-fn traffic(count: usize, seed: u32, vlan: bool) -> Traffic {
+/// Datagrams of four flows: over IPv4 with DF and without, over IPv6, and behind a tag, of lengths that change now and then. With `odd`
+/// one in ten is different: options, fragments, extension headers, no checksum, a wrong one, another TTL; and some come twice, or change
+/// places with the next.
+fn traffic(count: usize, seed: u32, vlan: bool, odd: bool) -> Traffic {
     let mut random = noise(seed);
     let mut next = move || random.next().map_or(0, usize::from);
-    let mut traffic = Traffic {
-        frames: Vec::new(),
-        expected: HashMap::new(),
-    };
-    let mut length = [30; 12];
+    let mut length = [30; 4];
+    // Counted by flow, as hosts do, and past their end.
+    let mut ids = [0xff00_u16; 4];
+    let mut datagrams = Vec::new();
     for serial in 0..count as u32 {
         let flow = next() % length.len();
         if next() < 20 {
             length[flow] = 4 + next() * 5;
         }
-        let payload: Vec<u8> = serial
+        let payload: Vec<u8> = (seed << 16 | serial)
             .to_be_bytes()
             .into_iter()
             .chain(noise(serial))
             .take(length[flow])
             .collect();
         let port = 20_000 + flow as u16;
-        let odd = if next() < 25 { 1 + next() % 6 } else { 0 };
-        let (frames, arrives) = match flow % 3 {
-            1 => over_ipv6(port, &payload, odd),
-            kind => {
-                let server = if kind == 0 {
-                    [10, 9, 0, 2]
-                } else {
-                    [10, 9, 1, 2]
-                };
-                let (frames, arrives) =
-                    over_ipv4(server, port, &payload, odd, next() % 2 == 0, serial as u16);
-                let tag = [Tag {
-                    tpid: 0x8100,
-                    tci: 5,
-                }];
-                let frames = frames.into_iter().map(|frame| {
-                    if kind == 2 && vlan {
-                        tagged(&frame, &tag)
-                    } else {
-                        frame
-                    }
-                });
-                (frames.collect(), arrives)
-            }
+        let kind = if odd && next() < 25 {
+            1 + next() % 5
+        } else {
+            0
         };
-        if arrives {
-            let address = ["10.9.0.1", "fd09::1", "10.9.1.1"][flow % 3].to_owned();
-            traffic
-                .expected
-                .entry((address, port))
-                .or_default()
-                .push(payload);
+        let (mut frames, arrives) = if flow == 1 {
+            over_ipv6(port, &payload, kind)
+        } else {
+            let server = [10, 9, u8::from(flow == 2), 2];
+            let id = ids[flow];
+            ids[flow] = id.wrapping_add(1);
+            over_ipv4(server, port, &payload, kind, flow == 0, id)
+        };
+        if flow == 2 && vlan {
+            let tag = [Tag {
+                tpid: 0x8100,
+                tci: 5,
+            }];
+            frames
+                .iter_mut()
+                .for_each(|frame| *frame = tagged(frame, &tag));
         }
+        datagrams.push((flow, frames, arrives.then_some(payload)));
+        if odd && next() < 5 {
+            datagrams.push(datagrams[datagrams.len() - 1].clone());
+        }
+        if odd && next() < 5 && datagrams.len() > 1 {
+            let last = datagrams.len() - 1;
+            datagrams.swap(last - 1, last);
+        }
+    }
+    let mut traffic = Traffic {
+        frames: Vec::new(),
+        expected: HashMap::new(),
+        spoilt: [0; 2],
+    };
+    for (flow, frames, payload) in datagrams {
         traffic.frames.extend(frames);
+        let Some(payload) = payload else {
+            traffic.spoilt[usize::from(flow == 1)] += 1;
+            continue;
+        };
+        let address = ["10.9.0.1", "fd09::1", "10.9.1.1", "10.9.0.1"][flow].to_owned();
+        let flow = (address, 20_000 + flow as u16);
+        traffic.expected.entry(flow).or_default().push(payload);
     }
     traffic
 }
@@ -167,8 +181,16 @@ fn over_ipv6(port: u16, payload: &[u8], odd: usize) -> (Vec<Vec<u8>>, bool) {
     (vec![frame], odd != 4)
 }
 
+/// What is to be merged of the frames sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Merges {
+    Nothing,
+    /// So many in a hundred at least.
+    Share(u64),
+}
+
 /// Sends it while the relay stands still, so that all of it waits in one burst, and compares what the socket reads.
-fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
+fn arrives_as_it_was_sent(args: &[&str], odd: bool, merges: Merges) {
     let Some(chain) = Chain::open(1500) else {
         return;
     };
@@ -185,27 +207,42 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
     let third = if vlan { "s0.5" } else { "s0" };
     net.sh("server", &format!("ip link set {third} up"));
     net.sh("server", &format!("ip address add 10.9.1.2/24 dev {third}"));
-    let mut relay = Relay::start(net, "relay", &[&["--pair", "r0,r1"], args].concat());
-    let (mut sent, mut all) = (0, HashMap::<_, Vec<_>>::new());
+    let (mut spoilt, mut all) = ([0; 2], HashMap::<_, Vec<_>>::new());
     let collector = Peer::listen(
         net,
         "server",
         "udp-collect --address :: --limit 60 --idle 6",
     );
     for seed in 1..4 {
-        let traffic = traffic(700, seed, vlan);
+        // Anew each time, so that each burst is one.
+        let mut relay = Relay::start(net, "relay", &[&["--pair", "r0,r1"], args].concat());
+        let traffic = traffic(900, seed, vlan, odd);
         relay.signal(Signal::Freeze);
         let mut sender = Peer::start(net, "client", "raw-send --interface c0");
         sender.feed_hex(&traffic.frames);
         assert_eq!(sender.result()["sent"], traffic.frames.len());
         relay.signal(Signal::Thaw);
-        sent += traffic.frames.len() as u64;
+        let sent = traffic.frames.len() as u64;
         for (flow, payloads) in traffic.expected {
             all.entry(flow).or_default().extend(payloads);
         }
+        spoilt = [spoilt[0] + traffic.spoilt[0], spoilt[1] + traffic.spoilt[1]];
         relay.snapshot_when("all of it went", |now| {
             now.way("r0", "r1").tx_packets == sent
         });
+        let last = relay.stop(Signal::Term);
+        let lane = last.way("r0", "r1");
+        assert_eq!((lane.rx_packets, lane.lost()), (sent, 0), "{last:?}");
+        match merges {
+            Merges::Nothing => assert_eq!((lane.merged_packets, lane.super_frames), (0, 0)),
+            Merges::Share(percent) => {
+                assert!(
+                    lane.merged_packets * 100 >= sent * percent,
+                    "{percent} % of {sent}: {last:?}"
+                );
+                assert!(lane.super_frames * 2 < lane.merged_packets, "{last:?}");
+            }
+        }
     }
     let mut read = HashMap::<(String, u16), Vec<Vec<u8>>>::new();
     for line in collector.result()["datagrams"].as_array().expect("it fits") {
@@ -233,10 +270,6 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
         );
     }
     assert_eq!(read.len(), all.len());
-    let last = relay.stop(Signal::Term);
-    let lane = last.way("r0", "r1");
-    assert_eq!((lane.rx_packets, lane.lost()), (sent, 0), "{last:?}");
-    assert_eq!(lane.super_frames > 0, merges, "{last:?}");
     // What a wrong checksum was is wrong still: the server's stack has seen each of them.
     let wrong = net.sh("server", "nstat -az UdpInCsumErrors Udp6InCsumErrors");
     let count = |name: &str| -> u64 {
@@ -250,26 +283,52 @@ fn arrives_as_it_was_sent(args: &[&str], merges: bool) {
             .parse()
             .expect("a number")
     };
-    assert!(
-        count("UdpInCsumErrors") > 0 && count("Udp6InCsumErrors") > 0,
-        "{wrong}"
-    );
+    let counted = [count("UdpInCsumErrors"), count("Udp6InCsumErrors")];
+    assert_eq!(counted, spoilt, "{wrong}");
+    assert_eq!(spoilt.iter().all(|&count| count > 0), odd);
 }
+
+/// Of datagrams like the one before, and of those with odd ones among them, which part the others.
+const SHARES: [(bool, Merges); 2] = [(false, Merges::Share(80)), (true, Merges::Share(40))];
 
 #[test]
 fn datagrams_merged_by_packet() {
-    arrives_as_it_was_sent(&["--backend", "packet", "--coalesce", "on"], true);
+    for (odd, share) in SHARES {
+        arrives_as_it_was_sent(&["--backend", "packet", "--coalesce", "on"], odd, share);
+    }
 }
 
 #[test]
 fn datagrams_not_merged() {
-    arrives_as_it_was_sent(&["--backend", "packet", "--coalesce", "off"], false);
+    arrives_as_it_was_sent(
+        &["--backend", "packet", "--coalesce", "off"],
+        true,
+        Merges::Nothing,
+    );
 }
 
 #[cfg(feature = "xdp")]
 #[test]
 fn datagrams_received_by_xdp_and_merged() {
-    arrives_as_it_was_sent(&["--rx", "xdp", "--tx", "packet"], true);
+    for (odd, share) in SHARES {
+        arrives_as_it_was_sent(&["--rx", "xdp", "--tx", "packet"], odd, share);
+    }
+}
+
+/// A segment whose identification may be counted on.
+fn segment(sequence: u32, payload: &[u8], id: u16) -> Vec<u8> {
+    let (client, server) = ([10, 9, 0, 1], [10, 9, 0, 2]);
+    let mut ip =
+        Ipv4Header::new(0, 64, etherparse::IpNumber::TCP, client, server).expect("it fits");
+    (ip.dont_fragment, ip.identification) = (false, id);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(mac("c0"), mac("s0"))
+        .ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
+        .tcp(20_000, 5000, sequence, 1000)
+        .ack(77)
+        .write(&mut frame, payload)
+        .expect("it fits");
+    frame
 }
 
 /// The kernel cuts for a device that is told not to: what leaves then is what came, to the byte, also behind tags.
@@ -279,25 +338,28 @@ fn what_the_kernel_cuts_again_is_what_came() {
         return;
     };
     let net = &chain.net;
-    net.sh("relay", "ethtool -K r1 tx-udp-segmentation off tx off");
+    net.sh(
+        "relay",
+        "ethtool -K r1 tx-udp-segmentation off tso off tx off",
+    );
     let relay = Relay::start(net, "relay", &["--pair", "r0,r1", "--coalesce", "on"]);
     let tags = [0x88a8, 0x8100].map(|tpid| Tag { tpid, tci: 5 });
-    let frames: Vec<Vec<u8>> = (0..60u16)
-        .map(|id| {
-            let payload: Vec<u8> = noise(id.into()).take(30).collect();
-            let (frames, _) = over_ipv4([10, 9, 0, 2], 20_000, &payload, 0, false, id / 3);
-            tagged(&frames[0], &tags[..usize::from(id % 3)])
+    // Of each protocol with no tag, one and two; and of all these seven, which one burst holds.
+    let flows: Vec<Vec<Vec<u8>>> = (0..9u16)
+        .map(|flow| {
+            let tags = &tags[..usize::from(flow % 3)];
+            let one = |id: u16| {
+                let payload: Vec<u8> = noise((flow << 8 | id).into()).take(30).collect();
+                let frame = match flow / 3 {
+                    0 => over_ipv4([10, 9, 0, 2], 20_000, &payload, 0, false, id).0[0].clone(),
+                    1 => over_ipv6(20_000, &payload, 0).0[0].clone(),
+                    _ => segment(30 * u32::from(id), &payload, id),
+                };
+                tagged(&frame, tags)
+            };
+            (0..7).map(one).collect()
         })
         .collect();
-    // By flow: with no tag, one and two.
-    let flows = [0, 1, 2].map(|kind| {
-        frames
-            .iter()
-            .skip(kind)
-            .step_by(3)
-            .cloned()
-            .collect::<Vec<_>>()
-    });
     let frames = flows.concat();
     let receiver = receive_raw(net, "server", "s0", frames.len());
     relay.signal(Signal::Freeze);
@@ -321,7 +383,7 @@ fn what_the_kernel_cuts_again_is_what_came() {
         "{other:?}"
     );
     let last = relay.stop(Signal::Term);
-    assert_eq!(last.way("r0", "r1").super_frames, 3, "{last:?}");
+    assert_eq!(last.way("r0", "r1").super_frames, 9, "{last:?}");
 }
 
 /// Super-frames as they leave, cut by scapy's reading of them, are the frames that scapy had made.
@@ -349,17 +411,14 @@ fn scapy_cuts_what_was_merged_into_what_came() {
         String::from_utf8(output.stdout).expect("text")
     };
     for args in [
-        &["--backend", "packet"][..],
+        &["--backend", "packet", "--coalesce", "on"][..],
+        &["--backend", "packet", "--coalesce", "off"],
         #[cfg(feature = "xdp")]
-        &["--rx", "xdp", "--tx", "packet"],
+        &["--rx", "xdp", "--tx", "packet", "--coalesce", "on"],
     ] {
         let made = scapy(&["make", "7"], String::new());
         let frames: Vec<Vec<u8>> = made.lines().map(unhex).collect();
-        let mut relay = Relay::start(
-            net,
-            "relay",
-            &[&["--pair", "r0,r1", "--coalesce", "on"], args].concat(),
-        );
+        let mut relay = Relay::start(net, "relay", &[&["--pair", "r0,r1"], args].concat());
         // Whatever is merged: it ends by itself when nothing more comes.
         let receiver = receive_raw(net, "server", "s0", frames.len());
         relay.signal(Signal::Freeze);
@@ -392,8 +451,11 @@ fn scapy_cuts_what_was_merged_into_what_came() {
         let lane = last.way("r0", "r1");
         assert_eq!(verdict["frames"], frames.len(), "{last:?}");
         assert_eq!(verdict["super_frames"], lane.super_frames, "{last:?}");
-        // Also if the first burst was the only one that was worth it.
-        assert!(lane.super_frames > 8, "{last:?}");
+        if args.contains(&"off") {
+            assert_eq!((lane.super_frames, lane.merged_packets), (0, 0));
+        } else {
+            assert!(3 * lane.merged_packets > frames.len() as u64, "{last:?}");
+        }
     }
 }
 
@@ -425,22 +487,41 @@ fn tcp_of_hosts_without_offloads_is_merged() {
     }
 }
 
-/// A device that is told not to cut gets nothing to cut.
+/// A device that is told not to cut gets nothing to cut: of a backlog of datagrams and segments the segments are merged.
 #[test]
 fn auto_obeys_the_features_of_the_port() {
-    let Some(chain) = Chain::open(1500) else {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
         return;
     };
-    chain
-        .net
-        .sh("relay", "ethtool -K r1 tx-udp-segmentation off");
-    let mut relay = Relay::start(&chain.net, "relay", &["--pair", "r0,r1"]);
+    let net = &chain.net;
+    net.sh("relay", "ethtool -K r1 tx-udp-segmentation off");
+    let mut relay = Relay::start(net, "relay", &["--pair", "r0,r1"]);
     assert!(
         relay.says("merged if TCP or TCP over IPv6 (r1 can't cut the others"),
         "{}",
         relay.said()
     );
-    let relay_off = relay.snapshot();
-    relay_off.check();
+    let mut merged = |frames: &[Vec<u8>]| {
+        let before = relay.snapshot().way("r0", "r1");
+        relay.signal(Signal::Freeze);
+        send_raw(net, "client", "c0", frames);
+        relay.signal(Signal::Thaw);
+        let all = before.tx_packets + frames.len() as u64;
+        let now = relay.snapshot_when("all of it went", |now| {
+            now.way("r0", "r1").tx_packets >= all
+        });
+        let now = now.way("r0", "r1");
+        (
+            now.merged_packets - before.merged_packets,
+            now.super_frames - before.super_frames,
+        )
+    };
+    let datagrams = traffic(400, 1, false, false).frames;
+    assert_eq!(merged(&datagrams), (0, 0));
+    let segments: Vec<Vec<u8>> = (0..50)
+        .map(|at| segment(100 * u32::from(at), &[7; 100], at))
+        .collect();
+    assert_eq!(merged(&segments), (50, 1));
+    relay.snapshot().check();
     let _ = relay.stop(Signal::Term);
 }

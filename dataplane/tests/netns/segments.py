@@ -10,14 +10,14 @@ import random
 import struct
 import sys
 
-from scapy.all import IP, IPv6, TCP, UDP, Dot1Q, Ether, IPOption_NOP, Raw, raw
+from scapy.all import IP, IPv6, IPv6ExtHdrDestOpt, TCP, UDP, Dot1Q, Ether, IPOption_NOP, Raw, raw
 
 GSO_TCP4, GSO_TCP6, GSO_UDP_L4 = 1, 4, 5
 PSH, FIN = 8, 1
 
 
 def make(seed):
-    """Runs of frames of a dozen flows, interleaved; most can be merged, some not."""
+    """Runs of frames of a dozen flows, interleaved; most can be merged, some not; some come twice, or change places with the next."""
     random.seed(seed)
     flows = []
     for number in range(12):
@@ -29,7 +29,8 @@ def make(seed):
             link.lastlayer().type = 0x86DD if six else 0x0800
         net = IPv6(src="fd09::1", dst="fd09::2", fl=number) if six else IP(src="10.9.0.1", dst="10.9.0.2", flags=random.choice(["DF", 0]))
         flows.append({"head": link / net, "tcp": tcp, "port": 20000 + number, "seq": 2**32 - 1500 * number, "id": 65530, "left": 0, "size": 0})
-    for _ in range(900):
+    lines = []
+    for _ in range(850):
         # Mostly one of four, so that there is something to merge in every burst.
         flow = flows[random.randrange(4 if random.random() < 0.9 else 12)]
         if flow["left"] == 0:
@@ -45,19 +46,45 @@ def make(seed):
                 frame[IP].options = [IPOption_NOP()] * 4
         if flow["tcp"]:
             options = [("NOP", None), ("NOP", None), ("Timestamp", (7, 9 + (flow["left"] == 0)))]
-            frame /= TCP(sport=flow["port"], dport=5001, seq=flow["seq"] % 2**32, ack=77, flags="PA" if flow["left"] == 0 else "A", options=options)
+            flags = "PA" if flow["left"] == 0 else "A"
+            if random.random() < 0.05:
+                flags = random.choice(["FA", "FPA", "UA", "CA", "EA", "CEA", "SA", "RA"])
+            frame /= TCP(sport=flow["port"], dport=5001, seq=flow["seq"] % 2**32, ack=77, flags=flags, urgptr=9 * ("U" in flags), options=options)
             flow["seq"] += size
         else:
             frame /= UDP(sport=flow["port"], dport=5001)
-        data = bytearray(raw(frame / payload))
+            if random.random() < 0.02:
+                frame[UDP].chksum = 0
+        if IPv6 in frame and random.random() < 0.01:
+            rest = frame[IPv6].payload.copy()
+            frame[IPv6].remove_payload()
+            frame = frame / IPv6ExtHdrDestOpt() / rest
+        frame = frame / payload
+        data = bytearray(raw(frame))
         if random.random() < 0.01:
             data[-1] ^= 0x55  # A wrong checksum.
-        print(data.hex())
+        parts = [data.hex()]
+        if IP in frame and size > 8 and random.random() < 0.01:
+            whole = Ether(bytes(data))
+            whole[IP].flags = 0
+            whole[IP].payload = Raw(raw(whole[IP].payload))
+            parts = [raw(part).hex() for part in whole.fragment(fragsize=16)][:3]
+        lines.append(parts)
+        if random.random() < 0.02:
+            lines.append(parts)
+        if random.random() < 0.02 and len(lines) > 1:
+            lines[-2:] = reversed(lines[-2:])
+    for parts in lines:
+        print("\n".join(parts))
 
 
 def flow_of(frame):
+    """Fragments are a flow of their own: only the first of a datagram names its ports."""
     net = frame[IP] if IP in frame else frame[IPv6]
-    return (net.src, net.dst, net.payload.sport, net.payload.dport, type(net.payload).__name__)
+    if IP in frame and (net.frag or net.flags.MF):
+        return (net.src, net.dst, "fragments")
+    layer = frame[TCP] if TCP in frame else frame[UDP]
+    return (net.src, net.dst, layer.sport, layer.dport, type(layer).__name__)
 
 
 def cut(vnet, data):

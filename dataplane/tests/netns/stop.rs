@@ -19,7 +19,7 @@ const RUNS: &[&[&str]] = &[
 ];
 
 /// What the server's UDP has counted: delivered, without a port, in error (a full buffer among them).
-fn udp_counters(net: &Net) -> u64 {
+pub(crate) fn udp_counters(net: &Net) -> u64 {
     let text = net.sh("server", "cat /proc/net/snmp");
     let lines: Vec<&str> = text
         .lines()
