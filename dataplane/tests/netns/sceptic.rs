@@ -94,6 +94,18 @@ const FAULTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "merges over bad checksums",
+        &["coalesce::datagrams_merged_by_packet"],
+    ),
+    (
+        "merges into other lengths",
+        &["coalesce::datagrams_merged_by_packet"],
+    ),
+    (
+        "merges and overtakes",
+        &["coalesce::datagrams_merged_by_packet"],
+    ),
+    (
         "stalls",
         &["jumbo::frames_above_the_far_mtu_are_counted_and_stop_nothing"],
     ),

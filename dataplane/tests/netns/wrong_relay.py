@@ -46,25 +46,115 @@ class Port:
         return 0 if WRONG == "hides kernel drops" else self.drops
 
 
+def fold(data):
+    """The sum of the Internet checksum."""
+    words = sum(struct.unpack(f"!{len(data) // 2}H", data[: len(data) & ~1])) + (data[-1] << 8 if len(data) & 1 else 0)
+    while words >> 16:
+        words = (words & 0xFFFF) + (words >> 16)
+    return words
+
+
+class Datagram:
+    """One that can be merged, and those that were merged behind it."""
+
+    def __init__(self, header, data, ip, udp):
+        self.header, self.data, self.ip, self.udp = header, data, ip, udp
+        self.size, self.count, self.payload = len(data) - udp - 8, 1, data[udp + 8:]
+        self.six = data[ip] >> 4 == 6
+        addresses = data[ip + 8:ip + 40] if self.six else data[ip + 12:ip + 20]
+        self.addresses, self.flow = addresses, addresses + data[udp:udp + 4]
+        # What all must have in common; without DF also an identification that counts on.
+        self.manner = data[:ip + 4 if self.six else ip + 2] + data[ip + 6:ip + 10]
+        self.id = None if self.six or data[ip + 6] & 0x40 else struct.unpack_from("!H", data, ip + 4)[0]
+
+    @staticmethod
+    def read(header, data):
+        at = 12
+        while data[at:at + 2] in (b"\x81\x00", b"\x88\xa8"):
+            at += 4
+        ip, four, six = at + 2, data[at:at + 2] == b"\x08\x00", data[at:at + 2] == b"\x86\xdd"
+        if header[1] or header[0] & 1 or len(data) < ip + 28 or not (four or six):
+            return None
+        if four and (data[ip] != 0x45 or data[ip + 9] != 17 or data[ip + 6] & 0x3F or data[ip + 7] or fold(data[ip:ip + 20]) != 0xFFFF):
+            return None
+        if six and data[ip + 6] != 17:
+            return None
+        one = Datagram(header, data, ip, ip + (20 if four else 40))
+        length, checksum = struct.unpack_from("!HH", data, one.udp + 4)
+        if length != len(data) - one.udp or not checksum or one.size == 0:
+            return None
+        right = fold(one.pseudo(length) + data[one.udp:]) == 0xFFFF
+        return one if right or WRONG == "merges over bad checksums" else None
+
+    def pseudo(self, length):
+        return self.addresses + struct.pack("!HH", 17, length)
+
+    def joins(self, first):
+        counts = self.id is None or self.id == (first.id + first.count) % 65536 if first.id is not None else True
+        whole = len(first.payload) == first.count * first.size
+        return self.manner == first.manner and counts and whole and self.size <= first.size and first.count < 64 and len(first.payload) < 40000
+
+    def whole(self):
+        """The frame to send, with its virtio header."""
+        if self.count == 1:
+            return self.header, self.data
+        data, length = bytearray(self.data[:self.udp + 8]), len(self.payload) + 8
+        if self.six:
+            struct.pack_into("!H", data, self.ip + 4, length)
+        else:
+            struct.pack_into("!H", data, self.ip + 2, length + 20)
+            struct.pack_into("!H", data, self.ip + 10, 0)
+            struct.pack_into("!H", data, self.ip + 10, 0xFFFF - fold(bytes(data[self.ip:self.udp])))
+        struct.pack_into("!HH", data, self.udp + 4, length, fold(self.pseudo(length)))
+        size = self.size + (WRONG == "merges into other lengths")
+        return struct.pack("<BBHHHH", 1, 5, self.udp + 8, size, self.udp, 6), bytes(data) + self.payload
+
+
 class Lane:
     def __init__(self, a, b, options):
         self.a, self.b, self.options = a, b, options
         self.count = dict(rx_packets=0, rx_bytes=0, tx_packets=0, tx_bytes=0)
         self.dropped, self.frames, self.waiting, self.late = {}, 0, None, []
+        self.groups, self.merged = {}, dict(merged_packets=0, super_frames=0)
 
     def drop(self, reason, packets):
         self.dropped[reason] = self.dropped.get(reason, 0) + packets
 
     def turn(self):
-        for _ in range(64):
+        for _ in range(512 if self.options["merges"] else 64):
             try:
                 data, ancillary, _, _ = self.a.rx.recvmsg(1 << 17, 256, socket.MSG_DONTWAIT)
             except OSError:
                 break
             self.process(data, ancillary)
+        self.flush()
         for frame in self.late:
             self.send(*frame)
         self.late = []
+
+    def merge(self, header, data, packets):
+        """Behind what can't be merged, everything begins anew: that keeps the order."""
+        one = Datagram.read(header, data)
+        if one is None:
+            if WRONG != "merges and overtakes":
+                self.flush()
+            return self.send(header, data, packets)
+        first = self.groups.get(one.flow)
+        if first and one.joins(first):
+            first.count, first.payload = first.count + 1, first.payload + one.payload
+            return None
+        if first:
+            self.flush()
+        self.groups[one.flow] = one
+        return None
+
+    def flush(self):
+        for group in self.groups.values():
+            if group.count > 1:
+                self.merged["merged_packets"] += group.count
+                self.merged["super_frames"] += 1
+            self.send(*group.whole(), group.count)
+        self.groups = {}
 
     def process(self, data, ancillary):
         header = bytes(10)
@@ -106,6 +196,8 @@ class Lane:
             return None
         if WRONG == "two paths" and header[1]:
             return self.late.append((header, data, packets))
+        if self.options["merges"]:
+            return self.merge(header, data, packets)
         self.send(header, data, packets)
         if self.waiting:
             self.send(*self.waiting)
@@ -144,7 +236,7 @@ class Lane:
 
 
 def parse(words):
-    options = dict(pairs=[], guard=False, mac="keep", dst={}, promiscuous=True)
+    options = dict(pairs=[], merges=False, guard=False, mac="keep", dst={}, promiscuous=True)
     words = iter(words)
     for word in words:
         if word == "--pair":
@@ -158,6 +250,8 @@ def parse(words):
             options["dst"][port] = bytes.fromhex(mac.replace(":", ""))
         elif word == "--hairpin-guard":
             options["guard"] = True
+        elif word == "--coalesce":
+            options["merges"] = next(words) == "on"
         elif word == "--no-promisc":
             options["promiscuous"] = False
         elif word not in ("run", "--json"):
@@ -183,7 +277,7 @@ def main():
             counts = {what: total(port, side, what) for what, side in sides.items()}
             return dict(counts, name=port.name, kernel_drops=port.kernel_drops(), device_drops=0, state="up")
         def lane_part(lane):
-            return dict(lane.count, name=f"{lane.a.name}>{lane.b.name}", rx=lane.a.name, tx=lane.b.name, created=0, merged_packets=0, super_frames=0, held=0,
+            return dict(lane.count, name=f"{lane.a.name}>{lane.b.name}", rx=lane.a.name, tx=lane.b.name, created=0, **lane.merged, held=0,
                         dropped=lane.dropped, rates=dict(rx_pps=0, rx_bps=0, tx_pps=0, tx_bps=0))
         print(json.dumps(dict(version=1, time_s=time.time(), uptime_s=time.time() - start, last=last,
                               ports=[port_part(p) for p in ports.values()], lanes=[lane_part(l) for l in lanes])), flush=True)
