@@ -189,7 +189,7 @@ enum Merges {
     Share(u64),
 }
 
-/// Sends it while the relay stands still, so that all of it waits in one burst, and compares what the socket reads.
+/// Sends it while the relay stands still, so that all of it is a backlog, and compares what the socket reads.
 fn arrives_as_it_was_sent(args: &[&str], odd: bool, merges: Merges) {
     let Some(chain) = Chain::open(1500) else {
         return;
@@ -214,7 +214,7 @@ fn arrives_as_it_was_sent(args: &[&str], odd: bool, merges: Merges) {
         "udp-collect --address :: --limit 60 --idle 6",
     );
     for seed in 1..4 {
-        // Anew each time, so that each burst is one.
+        // Anew each time: what one backlog was like decides nothing about the next.
         let mut relay = Relay::start(net, "relay", &[&["--pair", "r0,r1"], args].concat());
         let traffic = traffic(900, seed, vlan, odd);
         relay.signal(Signal::Freeze);

@@ -9,6 +9,14 @@ use crate::common::{
 };
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
+/// Where accounts must be exact to the last frame.
+const RUNS: &[&[&str]] = &[
+    RUN,
+    #[cfg(feature = "xdp")]
+    &["--pair", "r0,r1", "--backend", "xdp"],
+    #[cfg(feature = "xdp")]
+    &["--pair", "r0,r1", "--rx", "xdp", "--tx", "packet"],
+];
 
 /// What the server's UDP has counted: delivered, without a port, in error (a full buffer among them).
 pub(crate) fn udp_counters(net: &Net) -> u64 {
@@ -83,80 +91,86 @@ fn flood(chain: &Chain, count: u32, options: &str) -> Peer {
 
 #[test]
 fn a_flood_is_accounted_for_to_the_last_frame() {
-    let Some((chain, _sink)) = quiet_chain() else {
-        return;
-    };
-    let net = &chain.net;
-    let mut relay = Relay::start(net, "relay", RUN);
-    let sent = flood(&chain, 100_000, "--size 22").result();
-    assert_eq!(sent["sent"], 100_000, "{sent}");
-    chain.settle();
-    let arrived = net.counters("relay", "r0");
-    assert_eq!(arrived.rx_packets, 100_000);
-    let snapshot = relay.snapshot();
-    assert_received_is_accounted(arrived, &snapshot);
-    let last = relay.stop(Signal::Term);
-    assert_eq!(
-        last.way("r0", "r1").rx_packets,
-        snapshot.way("r0", "r1").rx_packets
-    );
-    assert_received_is_accounted(arrived, &last);
-    assert_sent_is_received(net, &last);
-    assert!(last.way("r0", "r1").tx_packets > 1000, "{last:?}");
+    for run in RUNS {
+        let Some((chain, _sink)) = quiet_chain() else {
+            return;
+        };
+        let net = &chain.net;
+        let mut relay = Relay::start(net, "relay", run);
+        let sent = flood(&chain, 100_000, "--size 22").result();
+        assert_eq!(sent["sent"], 100_000, "{sent}");
+        chain.settle();
+        let arrived = net.counters("relay", "r0");
+        assert_eq!(arrived.rx_packets, 100_000);
+        let snapshot = relay.snapshot();
+        assert_received_is_accounted(arrived, &snapshot);
+        let last = relay.stop(Signal::Term);
+        assert_eq!(
+            last.way("r0", "r1").rx_packets,
+            snapshot.way("r0", "r1").rx_packets
+        );
+        assert_received_is_accounted(arrived, &last);
+        assert_sent_is_received(net, &last);
+        assert!(last.way("r0", "r1").tx_packets > 1000, "{last:?}");
+    }
 }
 
 /// The signal comes while frames pour in: what was received was sent or counted, what was sent arrived.
 #[test]
 fn a_stop_under_load_loses_no_count() {
-    for signal in [Signal::Term, Signal::Int] {
-        let Some((chain, _sink)) = quiet_chain() else {
-            return;
-        };
-        let net = &chain.net;
-        let mut relay = Relay::start(net, "relay", RUN);
-        let load = flood(&chain, 400_000, "--size 400");
-        relay.snapshot_when("forwarded 5000", |snapshot| {
-            snapshot.way("r0", "r1").tx_packets > 5000
-        });
-        let last = relay.stop(signal);
-        let after = net.counters("relay", "r0").rx_packets;
-        assert!(
-            after < 400_000,
-            "the load had ended before the stop: {after}"
-        );
-        drop(load);
-        let (way, port) = (last.way("r0", "r1"), last.port("r0"));
-        assert_eq!(way.held, 0, "{way:?}");
-        assert!(
-            port.rx_packets + port.kernel_drops <= after,
-            "more than has come: {port:?}, {after}"
-        );
-        assert_sent_is_received(net, &last);
+    for run in RUNS {
+        for signal in [Signal::Term, Signal::Int] {
+            let Some((chain, _sink)) = quiet_chain() else {
+                return;
+            };
+            let net = &chain.net;
+            let mut relay = Relay::start(net, "relay", run);
+            let load = flood(&chain, 400_000, "--size 400");
+            relay.snapshot_when("forwarded 5000", |snapshot| {
+                snapshot.way("r0", "r1").tx_packets > 5000
+            });
+            let last = relay.stop(signal);
+            let after = net.counters("relay", "r0").rx_packets;
+            assert!(
+                after < 400_000,
+                "the load had ended before the stop: {after}"
+            );
+            drop(load);
+            let (way, port) = (last.way("r0", "r1"), last.port("r0"));
+            assert_eq!(way.held, 0, "{way:?}");
+            assert!(
+                port.rx_packets + port.kernel_drops <= after,
+                "more than has come: {port:?}, {after}"
+            );
+            assert_sent_is_received(net, &last);
+        }
     }
 }
 
 /// A backlog in the relay's ring at the signal: it was received by the kernel for the relay, so it is in the account.
 #[test]
 fn a_backlog_at_the_stop_is_in_the_account() {
-    let Some((chain, _sink)) = quiet_chain() else {
-        return;
-    };
-    let net = &chain.net;
-    let relay = Relay::start(net, "relay", RUN);
-    relay.signal(Signal::Freeze);
-    assert_eq!(flood(&chain, 5000, "--size 100").result()["sent"], 5000);
-    let arrived = net.counters("relay", "r0");
-    assert_eq!(arrived.rx_packets, 5000);
-    // Pending already when it runs again.
-    relay.signal(Signal::Term);
-    relay.signal(Signal::Thaw);
-    let last = relay.stop(Signal::Term);
-    assert!(
-        last.port("r0").kernel_drops > 0,
-        "more than a ring was sent: {last:?}"
-    );
-    assert_received_is_accounted(arrived, &last);
-    assert_sent_is_received(net, &last);
+    for run in RUNS {
+        let Some((chain, _sink)) = quiet_chain() else {
+            return;
+        };
+        let net = &chain.net;
+        let relay = Relay::start(net, "relay", run);
+        relay.signal(Signal::Freeze);
+        assert_eq!(flood(&chain, 5000, "--size 100").result()["sent"], 5000);
+        let arrived = net.counters("relay", "r0");
+        assert_eq!(arrived.rx_packets, 5000);
+        // Pending already when it runs again.
+        relay.signal(Signal::Term);
+        relay.signal(Signal::Thaw);
+        let last = relay.stop(Signal::Term);
+        assert!(
+            last.port("r0").kernel_drops > 0,
+            "more than a ring was sent: {last:?}"
+        );
+        assert_received_is_accounted(arrived, &last);
+        assert_sent_is_received(net, &last);
+    }
 }
 
 /// Everything about the relay's namespace that an end must not change.

@@ -6,6 +6,9 @@ use etherparse::{SlicedPacket, TransportSlice};
 use crate::common::{Capture, Chain, Peer, Relay, Signal, checksums_hold, sum, tcp_both_ways};
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
+/// Checksums are completed in software, so every frame can be verified at the far end.
+#[cfg(feature = "xdp")]
+const TX: &[&str] = &["--pair", "r0,r1", "--rx", "packet", "--tx", "xdp"];
 const SIZE: u64 = 4 << 20;
 /// What the relay keeps of root's rights: raw sockets, nothing else.
 const NET_RAW_ALONE: &[&str] = &["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all"];
@@ -13,6 +16,7 @@ const NET_RAW_ALONE: &[&str] = &["setpriv", "--bounding-set=-all,+net_raw", "--i
 /// A VXLAN device at both ends of the chain, with TCP both ways inside.
 /// With `whole`, checksums are completed on the relay's port, so that every frame can be verified at the far end.
 fn tcp_in_vxlan(
+    run: &[&str],
     chain: &Chain,
     outer: (&str, &str),
     inner: (&str, &str),
@@ -20,10 +24,10 @@ fn tcp_in_vxlan(
     whole: bool,
 ) {
     let net = &chain.net;
-    if whole {
+    if whole && run == RUN {
         net.sh("relay", "ethtool -K r1 tx off");
     }
-    let relay = Relay::start(net, "relay", RUN);
+    let relay = Relay::start(net, "relay", run);
     for (space, interface, local, remote, address) in [
         ("client", "c0", outer.0, outer.1, inner.0),
         ("server", "s0", outer.1, outer.0, inner.1),
@@ -137,6 +141,7 @@ fn tcp_in_vxlan_with_default_offloads() {
         return;
     };
     tcp_in_vxlan(
+        RUN,
         &chain,
         (Chain::CLIENT, Chain::SERVER),
         ("10.77.0.1/24", "10.77.0.2/24"),
@@ -151,6 +156,7 @@ fn tcp_in_vxlan_is_cut_into_correct_frames() {
         return;
     };
     tcp_in_vxlan(
+        RUN,
         &chain,
         (Chain::CLIENT, Chain::SERVER),
         ("10.77.0.1/24", "10.77.0.2/24"),
@@ -159,12 +165,28 @@ fn tcp_in_vxlan_is_cut_into_correct_frames() {
     );
 }
 
+#[cfg(feature = "xdp")]
+#[test]
+fn tcp_in_vxlan_sent_by_xdp() {
+    for (inner, options) in [
+        (("10.77.0.1/24", "10.77.0.2/24"), ""),
+        (("fd77::1/64", "fd77::2/64"), "noudpcsum"),
+    ] {
+        let Some(chain) = Chain::open(1500) else {
+            return;
+        };
+        let outer = (Chain::CLIENT, Chain::SERVER);
+        tcp_in_vxlan(TX, &chain, outer, inner, options, true);
+    }
+}
+
 #[test]
 fn tcp_over_ipv6_in_vxlan_without_outer_checksum() {
     let Some(chain) = Chain::open(1500) else {
         return;
     };
     tcp_in_vxlan(
+        RUN,
         &chain,
         (Chain::CLIENT, Chain::SERVER),
         ("fd77::1/64", "fd77::2/64"),
@@ -189,6 +211,7 @@ fn tcp_in_vxlan_over_ipv6() {
         );
     }
     tcp_in_vxlan(
+        RUN,
         &chain,
         ("fd09::1", "fd09::2"),
         ("10.77.0.1/24", "10.77.0.2/24"),

@@ -9,6 +9,44 @@ use crate::common::{
 };
 
 const RUN: &[&str] = &["--pair", "r0,r1"];
+#[cfg(feature = "xdp")]
+const XDP: &[&str] = &["--pair", "r0,r1", "--backend", "xdp"];
+/// Nothing is merged, so all leaves by packet sockets.
+#[cfg(feature = "xdp")]
+const RX: &[&str] = &[
+    "--pair",
+    "r0,r1",
+    "--rx",
+    "xdp",
+    "--tx",
+    "packet",
+    "--coalesce",
+    "off",
+];
+#[cfg(feature = "xdp")]
+const TX: &[&str] = &["--pair", "r0,r1", "--rx", "packet", "--tx", "xdp"];
+
+const ALL: &[&[&str]] = &[
+    RUN,
+    #[cfg(feature = "xdp")]
+    XDP,
+    #[cfg(feature = "xdp")]
+    RX,
+    #[cfg(feature = "xdp")]
+    TX,
+];
+/// Where what leaves has the header that it came with.
+const PACKET_SENDS: &[&[&str]] = &[
+    RUN,
+    #[cfg(feature = "xdp")]
+    RX,
+];
+/// Where super-frames come in.
+const PACKET_RECEIVES: &[&[&str]] = &[
+    RUN,
+    #[cfg(feature = "xdp")]
+    TX,
+];
 
 const fn tag(tpid: u16, tci: u16) -> Tag {
     Tag { tpid, tci }
@@ -49,13 +87,16 @@ fn tags_survive_with_their_identifiers() {
             frames.push(plain(size, seed + 100));
         }
     }
-    for mac in ["keep", "swap"] {
-        let relay = Relay::start(net, "relay", &[RUN, &["--mac", mac]].concat());
+    let ways = ALL
+        .iter()
+        .flat_map(|run| ["keep", "swap"].map(|mac| (run, mac)));
+    for (run, mac) in ways {
+        let relay = Relay::start(net, "relay", &[run, &["--mac", mac][..]].concat());
         let capture = Capture::start(net, "server", "s0", "");
         send_raw(net, "client", "c0", &frames);
         let arrived = capture.frames(frames.len());
         let last = relay.stop(Signal::Term);
-        assert_eq!(arrived.len(), frames.len(), "{last:?}");
+        assert_eq!(arrived.len(), frames.len(), "{run:?}: {last:?}");
         for (sent, mut arrived) in frames.iter().zip(arrived) {
             if mac == "swap" {
                 arrived[..12].rotate_left(6);
@@ -89,61 +130,65 @@ fn datagrams() -> Vec<(Vec<u8>, usize)> {
 
 #[test]
 fn a_partial_checksum_behind_a_tag_stays_where_it_belongs() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
-        return;
-    };
-    let net = &chain.net;
-    let relay = Relay::start(net, "relay", RUN);
-    let sent: Vec<_> = datagrams()
-        .iter()
-        .map(|(frame, link)| offloaded(frame, *link, None))
-        .collect();
-    let receiver = receive_raw(net, "server", "s0", sent.len());
-    send_vnet(net, "client", "c0", &sent);
-    let arrived = receiver.frames();
-    relay.stop(Signal::Term);
-    assert_eq!(arrived.len(), sent.len());
-    for ((header, frame), arrived) in sent.iter().zip(arrived) {
-        let (mut bytes, mut header, mut seen) = (arrived.bytes, header.clone(), arrived.vnet);
-        if let Some((tci, tpid)) = arrived.tag {
-            bytes = tagged(&bytes, &[tag(tpid, tci)]);
-            // The reader's kernel counts without the tag it took out.
-            header[6] -= 4;
+    for run in PACKET_SENDS {
+        let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+            return;
+        };
+        let net = &chain.net;
+        let relay = Relay::start(net, "relay", run);
+        let sent: Vec<_> = datagrams()
+            .iter()
+            .map(|(frame, link)| offloaded(frame, *link, None))
+            .collect();
+        let receiver = receive_raw(net, "server", "s0", sent.len());
+        send_vnet(net, "client", "c0", &sent);
+        let arrived = receiver.frames();
+        relay.stop(Signal::Term);
+        assert_eq!(arrived.len(), sent.len());
+        for ((header, frame), arrived) in sent.iter().zip(arrived) {
+            let (mut bytes, mut header, mut seen) = (arrived.bytes, header.clone(), arrived.vnet);
+            if let Some((tci, tpid)) = arrived.tag {
+                bytes = tagged(&bytes, &[tag(tpid, tci)]);
+                // The reader's kernel counts without the tag it took out.
+                header[6] -= 4;
+            }
+            assert_eq!(&bytes, frame);
+            seen[2..6].fill(0);
+            assert_eq!(
+                seen,
+                header,
+                "virtio header of {} bytes with tag {:?}",
+                frame.len(),
+                arrived.tag
+            );
         }
-        assert_eq!(&bytes, frame);
-        seen[2..6].fill(0);
-        assert_eq!(
-            seen,
-            header,
-            "virtio header of {} bytes with tag {:?}",
-            frame.len(),
-            arrived.tag
-        );
     }
 }
 
 /// With offloads off on the relay's own port the kernel completes the checksum there, from what the relay told it.
 #[test]
 fn a_partial_checksum_behind_a_tag_is_completed_right() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
-        return;
-    };
-    let net = &chain.net;
-    net.sh("relay", "ethtool -K r1 tx off");
-    let relay = Relay::start(net, "relay", RUN);
-    let whole = datagrams();
-    let sent: Vec<_> = whole
-        .iter()
-        .map(|(frame, link)| offloaded(frame, *link, None))
-        .collect();
-    let capture = Capture::start(net, "server", "s0", "");
-    send_vnet(net, "client", "c0", &sent);
-    let arrived = capture.frames(sent.len());
-    relay.stop(Signal::Term);
-    assert_eq!(arrived.len(), whole.len());
-    for ((frame, _), arrived) in whole.iter().zip(&arrived) {
-        checksums_hold(arrived).expect("as the sender would have computed it");
-        assert_eq!(frame, arrived);
+    for run in ALL {
+        let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+            return;
+        };
+        let net = &chain.net;
+        net.sh("relay", "ethtool -K r1 tx off");
+        let relay = Relay::start(net, "relay", run);
+        let whole = datagrams();
+        let sent: Vec<_> = whole
+            .iter()
+            .map(|(frame, link)| offloaded(frame, *link, None))
+            .collect();
+        let capture = Capture::start(net, "server", "s0", "");
+        send_vnet(net, "client", "c0", &sent);
+        let arrived = capture.frames(sent.len());
+        relay.stop(Signal::Term);
+        assert_eq!(arrived.len(), whole.len());
+        for ((frame, _), arrived) in whole.iter().zip(&arrived) {
+            checksums_hold(arrived).expect("as the sender would have computed it");
+            assert_eq!(frame, arrived);
+        }
     }
 }
 
@@ -201,39 +246,41 @@ fn a_tagged_super_frame_crosses_whole() {
 /// With offloads off on the relay's port the kernel cuts the super-frame there, from what the relay told it.
 #[test]
 fn a_tagged_super_frame_is_cut_right() {
-    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
-        return;
-    };
-    let net = &chain.net;
-    net.sh("relay", "ethtool -K r1 tx off tso off gso off");
-    for stack in GSO_STACKS {
-        let relay = Relay::start(net, "relay", RUN);
-        let (frame, payload) = super_frame(stack);
-        let capture = Capture::start(net, "server", "s0", "");
-        send_vnet(net, "client", "c0", &[frame]);
-        let arrived = capture.frames(31);
-        let last = relay.stop(Signal::Term);
-        assert_eq!(arrived.len(), 31, "{last:?}");
-        let (mut carried, mut seq) = (Vec::new(), 5000);
-        for frame in &arrived {
-            checksums_hold(frame).expect("every segment has its checksums");
-            let packet = SlicedPacket::from_ethernet(frame).expect("it was just parsed");
-            let tags: Vec<u16> = packet.vlan_ids().iter().map(|id| id.value()).collect();
-            assert_eq!(
-                tags,
-                stack.iter().map(|tag| tag.tci & 0xfff).collect::<Vec<_>>()
-            );
-            assert_eq!(
-                frame[12..12 + 4 * stack.len()],
-                tagged(&[0; 14], stack)[12..12 + 4 * stack.len()]
-            );
-            let Some(etherparse::TransportSlice::Tcp(tcp)) = packet.transport else {
-                panic!("no TCP: {frame:?}")
-            };
-            assert_eq!(tcp.sequence_number(), seq);
-            seq += tcp.payload().len() as u32;
-            carried.extend_from_slice(tcp.payload());
+    for run in PACKET_RECEIVES {
+        let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+            return;
+        };
+        let net = &chain.net;
+        net.sh("relay", "ethtool -K r1 tx off tso off gso off");
+        for stack in GSO_STACKS {
+            let relay = Relay::start(net, "relay", run);
+            let (frame, payload) = super_frame(stack);
+            let capture = Capture::start(net, "server", "s0", "");
+            send_vnet(net, "client", "c0", &[frame]);
+            let arrived = capture.frames(31);
+            let last = relay.stop(Signal::Term);
+            assert_eq!(arrived.len(), 31, "{last:?}");
+            let (mut carried, mut seq) = (Vec::new(), 5000);
+            for frame in &arrived {
+                checksums_hold(frame).expect("every segment has its checksums");
+                let packet = SlicedPacket::from_ethernet(frame).expect("it was just parsed");
+                let tags: Vec<u16> = packet.vlan_ids().iter().map(|id| id.value()).collect();
+                assert_eq!(
+                    tags,
+                    stack.iter().map(|tag| tag.tci & 0xfff).collect::<Vec<_>>()
+                );
+                assert_eq!(
+                    frame[12..12 + 4 * stack.len()],
+                    tagged(&[0; 14], stack)[12..12 + 4 * stack.len()]
+                );
+                let Some(etherparse::TransportSlice::Tcp(tcp)) = packet.transport else {
+                    panic!("no TCP: {frame:?}")
+                };
+                assert_eq!(tcp.sequence_number(), seq);
+                seq += tcp.payload().len() as u32;
+                carried.extend_from_slice(tcp.payload());
+            }
+            assert_eq!(carried, payload);
         }
-        assert_eq!(carried, payload);
     }
 }

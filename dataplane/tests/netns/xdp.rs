@@ -350,19 +350,19 @@ fn it_sleeps_when_nothing_comes_also_when_a_port_is_gone() {
 
 #[test]
 fn killed_under_load_it_starts_again_at_once() {
-    for run in [XDP, GENERIC] {
+    for run in [XDP, RX, TX, GENERIC] {
         let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
             return;
         };
         let net = &chain.net;
+        let _sink = Peer::listen(net, "server", &format!("sink --address {}", Chain::SERVER));
         let relay = Relay::start(net, "relay", run);
         // As fast as it can, for longer than all that follows takes.
-        let mut load = net.command("client", "timeout");
-        let mut load = load
-            .args(["20", "ping", "-q", "-f", "-s", "1000", Chain::SERVER])
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .expect("ping runs");
+        let line = format!(
+            "flood --address {} --count 50000000 --flows 4 --size 400",
+            Chain::SERVER
+        );
+        let load = Peer::listen(net, "client", &line);
         assert!(eventually(PATIENCE, || net
             .counters("server", "s0")
             .rx_packets
@@ -376,36 +376,42 @@ fn killed_under_load_it_starts_again_at_once() {
         let again = Instant::now();
         let relay = Relay::start(net, "relay", run);
         let took = again.elapsed();
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(took < Duration::from_secs(2), "{run:?}: {took:?}");
         let before = net.counters("server", "s0").rx_packets;
         assert!(eventually(PATIENCE, || net
             .counters("server", "s0")
             .rx_packets
             > before + 1000));
-        let _ = load.kill();
-        let _ = load.wait();
+        let arrived = net.counters("client", "c0").tx_packets;
         let last = relay.stop(Signal::Term);
-        assert_eq!(last.way("r0", "r1").held, 0);
+        assert!(
+            net.counters("client", "c0").tx_packets > arrived,
+            "{run:?}: the load had ended"
+        );
+        drop(load);
+        // Every snapshot is checked for its account; after the last nothing is inside.
+        let way = last.way("r0", "r1");
+        assert_eq!(way.held, 0, "{run:?}: {way:?}");
+        assert!(way.tx_packets > 1000, "{run:?}: {way:?}");
     }
 }
 
 #[test]
 fn a_deleted_interface_that_returns_forwards_again() {
     for run in [XDP, RX, TX] {
-        let Some(chain) = Chain::open(1500) else {
+        let Some(mut chain) = Chain::open(1500).map(Chain::without_arp) else {
             return;
         };
-        let net = &chain.net;
         // One arena: glibc reserves another 64 MiB of addresses for each thread that it finds allocating beside others (malloc/arena.c).
         let wrapper = ["env", "MALLOC_ARENA_MAX=1"];
-        let mut relay = Relay::launch(net, "relay", &wrapper, run);
+        let mut relay = Relay::launch(&chain.net, "relay", &wrapper, run);
         relay.wait_ready();
-        let ping = || {
-            net.try_sh("client", "ping -n -c 1 -W 1 10.9.0.2")
-                .status
-                .success()
+        // Asked often: the time of one is the error of what is measured.
+        let ping = |chain: &Chain| {
+            let line = "ping -n -c 1 -W 0.02 10.9.0.2";
+            chain.net.try_sh("client", line).status.success()
         };
-        assert!(eventually(PATIENCE, ping));
+        assert!(eventually(PATIENCE, || ping(&chain)));
         let mapped_kib = |pid: u32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
             let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
@@ -414,23 +420,25 @@ fn a_deleted_interface_that_returns_forwards_again() {
                 .expect("a number")
         };
         let mut used: Vec<((usize, usize), u64)> = Vec::new();
+        let mut took = Vec::new();
         for _ in 0..3 {
-            net.sh("relay", "ip link delete r1");
-            net.try_sh("client", "ping -n -c 3 -i 0.01 -W 0.1 10.9.0.2");
+            chain.net.sh("relay", "ip link delete r1");
+            let line = "ping -n -c 3 -i 0.01 -W 0.1 10.9.0.2";
+            chain.net.try_sh("client", line);
             let gone = relay.snapshot();
             assert_eq!(gone.port("r1").state, "gone");
-            net.veth(("server", "s0"), ("relay", "r1"));
-            net.sh("server", "ip address add 10.9.0.2/24 dev s0");
+            chain.net.veth(("server", "s0"), ("relay", "r1"));
             let back = Instant::now();
-            assert!(eventually(PATIENCE, ping), "{run:?}: {}", relay.said());
-            // With what the pings themselves wait.
-            assert!(
-                back.elapsed() < Duration::from_secs(2),
-                "{:?}",
-                back.elapsed()
-            );
+            chain.net.sh("server", "ip address add 10.9.0.2/24 dev s0");
+            chain = chain.without_arp();
+            let again = eventually(PATIENCE, || ping(&chain));
+            took.push(back.elapsed());
+            assert!(again, "{run:?}: {}", relay.said());
             used.push((relay.descriptors_and_threads(), mapped_kib(relay.pid())));
         }
+        // The aim is 300 ms, of which the bench takes the time; here others use the machine, too.
+        took.sort_unstable();
+        assert!(took[1] < Duration::from_millis(600), "{run:?}: {took:?}");
         let [first, .., last] = &used[..] else {
             unreachable!()
         };
@@ -444,7 +452,7 @@ fn a_deleted_interface_that_returns_forwards_again() {
             last.1 <= first.1 + stacks_kib + 1024,
             "{run:?}: memory: {used:?}"
         );
-        tcp_both_ways(net, Chain::SERVER, MIB);
+        tcp_both_ways(&chain.net, Chain::SERVER, MIB);
         relay.stop(Signal::Term);
     }
 }

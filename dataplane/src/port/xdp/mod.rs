@@ -313,7 +313,10 @@ mod tests {
     };
 
     /// c0 -- r0, r1 -- s0: the ports of a pair, both lanes open.
-    fn open_pair(namespace: &Namespace, mode: config::XdpMode) -> (Vec<Opened>, PacketSocket) {
+    fn open_pair(
+        namespace: &Namespace,
+        mode: config::XdpMode,
+    ) -> (Vec<Opened>, PacketSocket, Arc<Link>) {
         for (end, port) in [("c0", "r0"), ("s0", "r1")] {
             namespace.ip(&format!("link add {end} type veth peer name {port}"));
             namespace.ip(&format!("link set {end} up"));
@@ -347,7 +350,7 @@ mod tests {
             let client = PacketSocket::open(c0.index).unwrap();
             client.set_vnet_hdr().unwrap();
             client.bind(Receive::Nothing).unwrap();
-            (opened, client)
+            (opened, client, link)
         })
         .unwrap()
     }
@@ -361,7 +364,7 @@ mod tests {
             let Some(namespace) = Namespace::make(label) else {
                 return;
             };
-            let (mut opened, client) = open_pair(&namespace, mode);
+            let (mut opened, client, _) = open_pair(&namespace, mode);
             let Opened { rx, tx, mut pool } = opened.remove(0);
             let (mut rx, mut tx) = (rx.unwrap(), tx.unwrap());
             let mut tally = Tally::default();
@@ -413,6 +416,40 @@ mod tests {
             assert_eq!(pool.outstanding(), rx.lent());
         }
     }
+    #[test]
+    fn what_is_in_the_ring_waits_for_the_link_without_retries() {
+        let Some(namespace) = Namespace::make("ring-down") else {
+            return;
+        };
+        let (mut opened, _, link) = open_pair(&namespace, config::XdpMode::Native);
+        let Opened { rx, tx, mut pool } = opened.remove(0);
+        let (_rx, mut tx) = (rx.unwrap(), tx.unwrap());
+        let mut tally = Tally::default();
+        let mut turn = Turn {
+            pool: &mut pool,
+            tally: &mut tally,
+            now_ns: 0,
+            room: Burst::MIN,
+        };
+        // The kernel knows it first.
+        namespace.ip("link set r1 down");
+        let mut burst = Burst::new();
+        let frame = turn.pool.alloc(60).unwrap();
+        turn.pool.bytes_mut(&frame).fill(2);
+        turn.tally.received(1, 60);
+        burst.push(frame);
+        tx.tx_burst(&mut burst, &mut turn);
+        assert_eq!((tx.held(), tx.wants_retry()), (1, true));
+        link.set(false, 1500);
+        tx.tx_burst(&mut burst, &mut turn);
+        assert_eq!((tx.held(), tx.wants_retry()), (1, false));
+        namespace.ip("link set r1 up");
+        link.set(true, 1500);
+        assert!(tx.wants_retry());
+        tx.tx_burst(&mut burst, &mut turn);
+        assert_eq!((tx.held(), turn.tally.tx_packets), (0, 1));
+    }
+
     /// As with a kernel before 6.6, or a driver that takes one piece a frame without copies.
     #[test]
     fn without_pieces_what_fits_no_chunk_is_counted() {
