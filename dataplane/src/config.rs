@@ -21,6 +21,7 @@ use crate::{
     memory::HugePages,
     stage::link,
     sys::netns,
+    text::beginning,
     wire::ethernet::MacAddress,
 };
 
@@ -526,7 +527,8 @@ impl FromStr for PortName {
             && !interface.contains(|c: char| c == '/' || c == ',' || c == '>' || c.is_whitespace());
         if !valid || netns.is_some_and(str::is_empty) {
             return Err(format!(
-                "port {text:?}: write an interface's name (1 to {MAX} characters), or NAMESPACE:NAME"
+                "port {:?}: write an interface's name (1 to {MAX} characters), or NAMESPACE:NAME",
+                beginning(text)
             ));
         }
         Ok(Self {

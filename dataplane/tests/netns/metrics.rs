@@ -567,6 +567,10 @@ fn misuse_harms_nobody() {
         ("up", "HTTP/1.1 404"),
         ("two", "HTTP/1.1 200"),
         ("old", "HTTP/1.0 200"),
+        ("no host", "HTTP/1.1 400"),
+        ("two hosts", "HTTP/1.1 400"),
+        ("another's name", "HTTP/1.1 421"),
+        ("another's address", "HTTP/1.1 421"),
         ("head", "HTTP/1.1 200"),
     ] {
         let line = answers[name].as_str().expect("a line");
