@@ -204,6 +204,7 @@ impl Bound {
                 fill: self.fill,
                 share: rx,
                 scratch: Vec::new(),
+                received: Vec::new(),
                 drops: 0,
             },
             XskTx {

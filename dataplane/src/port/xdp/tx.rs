@@ -199,6 +199,9 @@ impl XdpTx {
     /// Counts what the kernel has taken out of the ring.
     #[inline]
     fn settle(&mut self, turn: &mut Turn) {
+        if self.ring.is_empty() {
+            return;
+        }
         let unsent = self.socket.unsent();
         self.taken += self.unsent - unsent;
         self.unsent = unsent;
@@ -219,6 +222,9 @@ impl XdpTx {
     /// Takes chunks back that the kernel is done with.
     #[inline]
     fn reclaim(&mut self, pool: &mut FramePool) {
+        if self.lent == 0 {
+            return;
+        }
         self.lent -= self.socket.complete(|chunk| {
             let frame = pool.take_back(chunk, 0, 0);
             debug_assert!(

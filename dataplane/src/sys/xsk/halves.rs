@@ -41,6 +41,8 @@ pub(crate) struct XskRx {
     pub(super) fill: FillQueue,
     pub(super) share: Share,
     pub(super) scratch: Vec<FrameDesc>,
+    /// As long as was ever asked for: an idle worker looks into the ring all the time, and need not make it anew.
+    pub(super) received: Vec<FrameDesc>,
     pub(super) drops: u64,
 }
 
@@ -117,12 +119,13 @@ impl XskRx {
     /// Takes what was received, up to the length of `pieces`; returns how many pieces there are.
     #[inline]
     pub(crate) fn receive(&mut self, pieces: &mut Vec<Piece>, limit: usize) {
-        self.scratch.clear();
-        self.scratch.resize(limit, FrameDesc::default());
+        if self.received.len() < limit {
+            self.received.resize(limit, FrameDesc::default());
+        }
         // SAFETY: every chunk in this socket's rings comes from `fill`, so what is received describes chunks of this UMEM.
-        let count = unsafe { self.rx.consume(&mut self.scratch) };
+        let count = unsafe { self.rx.consume(&mut self.received[..limit]) };
         pieces.extend(
-            self.scratch[..count]
+            self.received[..count]
                 .iter()
                 .map(|desc| self.share.piece(desc)),
         );
@@ -229,7 +232,6 @@ impl XskTx {
         const AT_ONCE: usize = 64;
         let mut all = 0;
         loop {
-            self.scratch.clear();
             self.scratch.resize(AT_ONCE, FrameDesc::default());
             // SAFETY: every chunk in this socket's rings comes from `push`, so what is done describes chunks of this UMEM.
             let count = unsafe { self.completion.consume(&mut self.scratch) };
