@@ -12,7 +12,7 @@ use crate::{
     activity::{Activity, FIRST_TURN_NS, quantile},
     stage::link::LinkSnapshot,
     stats::{Levels, Reason, Tally},
-    text::visible,
+    text::{columns, visible},
 };
 
 /// The counters of a relay at one moment.
@@ -394,11 +394,10 @@ impl fmt::Display for PortState {
 /// The table that `--stats-interval` prints.
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |name: &str| visible(name).chars().count();
         let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0).max(8);
         let last = if self.last { ", stopped" } else { "" };
         writeln!(f, "Port statistics after {:.1} s{last}", self.counted_s)?;
-        let name = width(&mut self.ports.iter().map(|port| shown(&port.name)));
+        let name = width(&mut self.ports.iter().map(|port| columns(&port.name)));
         writeln!(
             f,
             "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12} {:>12}",
@@ -427,7 +426,7 @@ impl fmt::Display for Snapshot {
                 port.device_drops
             )?;
         }
-        let name = width(&mut self.lanes.iter().map(|lane| shown(&lane.name)));
+        let name = width(&mut self.lanes.iter().map(|lane| columns(&lane.name)));
         writeln!(
             f,
             "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8} {:>12} {:>8}  dropped",

@@ -99,6 +99,11 @@ pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// How many columns a text takes when it is [visible].
+pub(crate) fn columns(text: &str) -> usize {
+    visible(text).chars().count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

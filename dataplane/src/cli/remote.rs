@@ -18,7 +18,7 @@ use crate::{
     },
     error::Error,
     snapshot::Snapshot,
-    text::visible,
+    text::{columns, visible},
 };
 
 /// Which relay is meant.
@@ -346,9 +346,7 @@ pub(super) fn written(printed: io::Result<()>) -> Result<ExitCode, Error> {
 impl fmt::Display for Relays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.0.iter().map(|relay| match relay {
-            Listed::Answered(Info { name, .. }) | Listed::Silent { name, .. } => {
-                visible(name).chars().count()
-            }
+            Listed::Answered(Info { name, .. }) | Listed::Silent { name, .. } => columns(name),
         });
         let width = names.max().unwrap_or(0).max(4);
         write!(f, "{:width$} {:>7} {:>10}  pairs", "name", "pid", "uptime")?;
@@ -366,7 +364,7 @@ impl fmt::Display for Relays {
                     )?;
                 }
                 Listed::Silent { name, error } => {
-                    let (name, error) = (visible(name), visible(error));
+                    let name = visible(name);
                     write!(f, "\n{name:width$} {:>7} {:>10}  {error}", "?", "?")?;
                 }
             }

@@ -90,8 +90,8 @@ fn once(mut relay: Client, mut top: Top, every: Duration) -> Result<ExitCode, Er
         thread::sleep(wait);
     }
     let columns = std::env::var("COLUMNS").ok();
-    // Some that have no terminal say 0.
     let columns = columns.and_then(|text| text.parse().ok());
+    // Some that have no terminal say 0.
     let width = columns
         .filter(|width| (1..=1000).contains(width))
         .unwrap_or(80);
