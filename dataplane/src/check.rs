@@ -11,7 +11,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::config::PortName;
+use crate::{
+    config::PortName,
+    text::{columns, visible},
+};
 
 /// What was found. Displayed it is a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -152,7 +155,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width =
             |length: fn(&Finding) -> usize| self.findings.iter().map(length).max().unwrap_or(0);
-        let subject = width(|finding| finding.subject.chars().count());
+        let subject = width(|finding| columns(&finding.subject));
         let item = width(|finding| finding.item.len());
         for finding in &self.findings {
             let Finding {
@@ -162,6 +165,7 @@ impl fmt::Display for Report {
                 text,
                 remedy,
             } = finding;
+            let about = visible(about);
             writeln!(f, "{verdict:7}  {about:subject$}  {what:item$}  {text}")?;
             if let Some(remedy) = remedy {
                 writeln!(f, "{:7}  {:subject$}  {:item$}  -> {remedy}", "", "", "")?;

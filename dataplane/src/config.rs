@@ -25,6 +25,7 @@ use crate::{
     memory::HugePages,
     stage::link,
     sys::netns,
+    text::beginning,
     wire::ethernet::MacAddress,
 };
 
@@ -558,7 +559,8 @@ impl FromStr for PortName {
             && !interface.contains(|c: char| "/,>\u{fffd}".contains(c) || c.is_whitespace());
         if !valid || netns.is_some_and(str::is_empty) {
             return Err(format!(
-                "port {text:?}: write an interface's name (1 to {MAX} bytes of UTF-8, without spaces and any of / , > :), or NAMESPACE:NAME"
+                "port {:?}: write an interface's name (1 to {MAX} bytes of UTF-8, without spaces and any of / , > :), or NAMESPACE:NAME",
+                beginning(text)
             ));
         }
         Ok(Self {

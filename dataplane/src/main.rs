@@ -225,9 +225,9 @@ fn in_place_of_l2fwd(args: &[String]) -> Result<ExitCode, Error> {
     let (out, err) = l2fwd.ready(&relay.snapshot());
     printer.print(&out);
     eprint!("{err}");
-    relay.describe().iter().for_each(|line| eprintln!("{line}"));
+    relay.describe().iter().for_each(|line| say(format, line));
     if !name.is_empty() {
-        eprintln!("name {name}");
+        say(format, &format!("name {name}"));
     }
     eprintln!("ready");
     control.show_every(l2fwd.period_s);

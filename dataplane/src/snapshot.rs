@@ -12,6 +12,7 @@ use crate::{
     activity::{Activity, FIRST_TURN_NS, quantile},
     stage::link::LinkSnapshot,
     stats::{Levels, Reason, Tally},
+    text::{columns, visible},
 };
 
 /// The counters of a relay at one moment.
@@ -396,7 +397,7 @@ impl fmt::Display for Snapshot {
         let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0).max(8);
         let last = if self.last { ", stopped" } else { "" };
         writeln!(f, "Port statistics after {:.1} s{last}", self.counted_s)?;
-        let name = width(&mut self.ports.iter().map(|port| port.name.len()));
+        let name = width(&mut self.ports.iter().map(|port| columns(&port.name)));
         writeln!(
             f,
             "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12} {:>12}",
@@ -414,7 +415,7 @@ impl fmt::Display for Snapshot {
             writeln!(
                 f,
                 "{:name$} {:>5} {:>14} {:>17} {:>14} {:>17} {:>12} {:>12} {:>12}",
-                port.name,
+                visible(&port.name),
                 port.state,
                 port.rx_packets,
                 port.rx_bytes,
@@ -425,7 +426,7 @@ impl fmt::Display for Snapshot {
                 port.device_drops
             )?;
         }
-        let name = width(&mut self.lanes.iter().map(|lane| lane.name.len()));
+        let name = width(&mut self.lanes.iter().map(|lane| columns(&lane.name)));
         writeln!(
             f,
             "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8} {:>12} {:>8}  dropped",
@@ -436,7 +437,7 @@ impl fmt::Display for Snapshot {
             write!(
                 f,
                 "{:name$} {:>10} {:>10} {:>10} {:>10} {:>8} {:>12} {:>8} ",
-                lane.name,
+                visible(&lane.name),
                 si(rates.rx_pps),
                 si(rates.rx_bps),
                 si(rates.tx_pps),
@@ -456,7 +457,7 @@ impl fmt::Display for Snapshot {
         for lane in self.lanes.iter().filter(|lane| lane.super_frames > 0) {
             let (packets, frames) = (lane.merged_packets, lane.super_frames);
             let mean = packets as f64 / frames as f64;
-            let name = &lane.name;
+            let name = visible(&lane.name);
             writeln!(
                 f,
                 "{name}: {packets} merged into {frames} super-frames, {mean:.1} each"
@@ -467,7 +468,7 @@ impl fmt::Display for Snapshot {
             writeln!(
                 f,
                 "link {}: {}; {} waiting, {} marked, {} corrupted, {} reordered",
-                lane.name,
+                visible(&lane.name),
                 link.lateness,
                 link.queue_packets,
                 link.marked,

@@ -57,10 +57,9 @@ impl Captures {
         }
         let left = CaptureRequest::BUFFER_MAX - used.bytes;
         if bytes > left {
-            let [bytes, left, all] =
-                [bytes, left, CaptureRequest::BUFFER_MAX].map(|bytes| bytes >> 20);
+            let [bytes, left, all] = [bytes, left, CaptureRequest::BUFFER_MAX].map(size);
             return Err(refused(format!(
-                "room of {bytes} MiB for copies: of {all} MiB for all captures {left} are left: ask for less (-B), or end one of the {} \
+                "room of {bytes} for copies: of {all} for all captures {left} are left: ask for less (-B), or end one of the {} \
                  that run",
                 used.captures
             )));
@@ -134,6 +133,14 @@ pub(crate) fn refused(message: String) -> Answer {
     }))
 }
 
+/// In MiB, where that is a whole number of them.
+fn size(bytes: u64) -> String {
+    match bytes >> 20 {
+        mebibytes if bytes > 0 && mebibytes << 20 == bytes => format!("{mebibytes} MiB"),
+        _ => format!("{bytes} bytes"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,9 +160,17 @@ mod tests {
         let _second = captures.share(half - (1 << 20)).ok().unwrap();
         let told = why(captures.share(2 << 20));
         assert!(
-            told.contains("room of 2 MiB") && told.contains(" 1 are left"),
+            told.contains("room of 2 MiB") && told.contains(" 1 MiB are left"),
             "{told}"
         );
+        let _rest = captures.share(1 << 20).ok().unwrap();
+        let told = why(captures.share(1));
+        assert!(
+            told.contains("room of 1 bytes") && told.contains(" 0 bytes are left"),
+            "{told}"
+        );
+        let told = why(captures.share(u64::MAX));
+        assert!(told.contains(&u64::MAX.to_string()), "{told}");
         drop(first);
         let _third = captures.share(half).ok().unwrap();
     }

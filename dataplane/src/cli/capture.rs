@@ -25,7 +25,11 @@ use self::{
     output::Output,
     show::{line, name},
 };
-use super::{Target, remote::one};
+use super::{
+    Target,
+    log::{LogFormat, say},
+    remote::one,
+};
 use crate::{
     control::protocol::{CaptureRequest, Request, Response},
     error::Error,
@@ -35,6 +39,7 @@ use crate::{
         pcap,
         signal::{Signal, Signals},
     },
+    text::visible,
 };
 
 /// Copy frames from a relay that runs, into a pcapng file or as lines
@@ -45,6 +50,7 @@ without either at both. A port's frames are those it receives and those it sends
 Forwarding never waits for a capture: when its reader is too slow, copies are lost and counted.
 FILTER is an expression as tcpdump takes it: see pcap-filter(7). VLAN tags are in the frame, so `vlan and udp` finds tagged UDP.
 It ends with SIGINT or SIGTERM, after -c frames, or with the relay.
+A FILE is emptied when the capture begins. One that could not be written at all is not left behind.
 
 Exit status: 0 when it was ended so, 1 if the relay or the output broke off, 2 if it could not begin.
 
@@ -94,19 +100,21 @@ impl CaptureArgs {
     /// # Errors
     /// It can't begin: every mistake at once, no relay can be asked, or the output can't be opened.
     pub fn run(&self) -> Result<ExitCode, Error> {
-        // Signals are blocked before any thread starts: one thread waits for them.
-        let failed = |source| Error::system("wait for", "signals", source, "");
-        let signals = Signals::block(false).map_err(failed)?;
+        // Until it begins, a signal ends this as any program: to compile a filter, to connect and to open a pipe may take for ever.
         let request = self.request()?;
         let mut relay = self.target.connect()?;
         let name = relay.name().to_owned();
+        let mut output = Output::open(self.write.as_deref())?;
+        // Before any thread starts: one thread waits for them.
+        let failed = |source| Error::system("wait for", "signals", source, "");
+        let signals = Signals::block(false).map_err(failed)?;
         let ports = match relay.ask(&Request::Capture(request)).map_err(one)? {
             Response::Capture(started) => started.ports,
             other => return Err(super::remote::strange(&relay, &other)),
         };
-        let mut output = Output::open(self.write.as_deref())?;
+        output.begin()?;
         let (rest, stream) = relay.into_stream().map_err(one)?;
-        eprintln!("capturing at {}", ports.join(", "));
+        tell(&format!("capturing at {}", ports.join(", ")));
         end_on_signal(signals, &stream).map_err(failed)?;
         let mut capture = Capture {
             bytes: rest,
@@ -171,6 +179,11 @@ fn compile(expression: &str) -> Result<Vec<crate::stage::tap::bpf::Instruction>,
     let code = pcap::compile(expression)?;
     Program::new(&code).map_err(|invalid| invalid.to_string())?;
     Ok(code)
+}
+
+/// Says a line. It names ports, which may be called anything.
+fn tell(line: &str) {
+    say(LogFormat::Human, line);
 }
 
 /// At the first signal asks the relay for the end; what it sends until then is still taken.
@@ -258,7 +271,7 @@ impl Capture {
                     if output.wants_lines() {
                         let parser = self.parser.as_ref();
                         let port = parser.and_then(|parser| parser.packet_interface(&frame));
-                        lines.push_str(&line(port, &frame));
+                        lines.push_str(&visible(&line(port, &frame)));
                     }
                 }
                 Some(Block::InterfaceStatistics(block)) => {
@@ -267,7 +280,7 @@ impl Capture {
                     if let Some(why) = comment(&block)
                         && why.ends_with(CaptureRequest::GOES_ON)
                     {
-                        eprintln!("{}: {why}", name(port));
+                        tell(&format!("{}: {why}", name(port)));
                     }
                     self.statistics.push(block.into_owned());
                 }
@@ -297,22 +310,25 @@ impl Capture {
         let why = self.statistics.last().and_then(comment).unwrap_or_default();
         match outcome {
             Ok(()) => {
-                eprintln!(
+                tell(&format!(
                     "{} frames captured ({why}); {seen} passed, {matched} matched, {lost} copies lost because the reader was slow",
                     self.frames
-                );
+                ));
                 return ExitCode::SUCCESS;
             }
-            Err(Broken::Relay(why)) => eprintln!(
+            Err(Broken::Relay(why)) => tell(&format!(
                 "l2relay: relay {relay}: {why}; {} frames captured until then",
                 self.frames
-            ),
+            )),
             Err(Broken::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                eprintln!("l2relay: {output}: its reader has left");
+                tell(&format!("l2relay: {output}: its reader has left"));
             }
-            Err(Broken::Output(error)) => eprintln!("l2relay: {output}: {error}"),
+            Err(Broken::Output(error)) => tell(&format!("l2relay: {output}: {error}")),
         }
-        eprintln!("l2relay: the capture broke off{}", output.condition());
+        tell(&format!(
+            "l2relay: the capture broke off{}",
+            output.condition()
+        ));
         ExitCode::FAILURE
     }
 }

@@ -23,6 +23,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
+use crate::text::visible;
+
 /// How messages are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -54,10 +56,10 @@ where
     tracing_subscriber::registry().with(layer.with_filter(Throttle::default()))
 }
 
-/// Says a line: as it is, or as a message where those are JSON. None is left out.
+/// Says a line: as text, with what would steer a terminal written out, or as a message where those are JSON. None is left out.
 pub fn say(format: LogFormat, line: &str) {
     match format {
-        LogFormat::Human => eprintln!("{line}"),
+        LogFormat::Human => eprintln!("{}", visible(line)),
         LogFormat::Json => tracing::info!(target: SAID, "{line}"),
     }
 }
@@ -66,7 +68,7 @@ pub fn say(format: LogFormat, line: &str) {
 pub fn say_failure(format: LogFormat, text: &str) {
     for line in text.lines() {
         match format {
-            LogFormat::Human => eprintln!("l2relay: {line}"),
+            LogFormat::Human => eprintln!("l2relay: {}", visible(line)),
             LogFormat::Json => tracing::error!(target: SAID, "{line}"),
         }
     }

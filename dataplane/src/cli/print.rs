@@ -10,6 +10,8 @@ use std::{
 use crossbeam::channel::{Receiver, Sender, bounded};
 use serde::Serialize;
 
+use crate::text::visible;
+
 /// Prints statistics in a thread of its own: whoever reads them may take a long time, and neither relaying nor stopping
 /// waits for that.
 #[derive(Debug)]
@@ -68,12 +70,13 @@ impl Printer {
     }
 }
 
-/// Prints once, and waits for it.
+/// Prints once, and waits for it; names in it do not steer the terminal.
 ///
 /// # Errors
 /// Standard output takes nothing.
 pub fn print(what: &(impl Serialize + Display), json: bool) -> io::Result<()> {
-    write(&text(what, json))
+    let text = text(what, json);
+    write(&if json { text.into() } else { visible(&text) })
 }
 
 fn text(what: &(impl Serialize + Display), json: bool) -> String {

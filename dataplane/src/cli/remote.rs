@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use serde::Serialize;
 
-use super::print;
+use super::{LogFormat, print, say_failure};
 use crate::{
     control::{
         client::{Client, Found, find},
@@ -18,6 +18,7 @@ use crate::{
     },
     error::Error,
     snapshot::Snapshot,
+    text::{columns, visible},
 };
 
 /// Which relay is meant.
@@ -155,7 +156,7 @@ impl PsArgs {
     pub fn run(&self) -> Result<ExitCode, Error> {
         let (found, closed) = find();
         for why in closed {
-            eprintln!("l2relay: not looked into: {why}");
+            say_failure(LogFormat::Human, &format!("not looked into: {why}"));
         }
         let ask = |found: Found| match Client::open(&found).and_then(|mut relay| info(&mut relay)) {
             Ok(info) => info.map(Listed::Answered),
@@ -352,7 +353,7 @@ pub(super) fn written(printed: io::Result<()>) -> Result<ExitCode, Error> {
 impl fmt::Display for Relays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.0.iter().map(|relay| match relay {
-            Listed::Answered(Info { name, .. }) | Listed::Silent { name, .. } => name.len(),
+            Listed::Answered(Info { name, .. }) | Listed::Silent { name, .. } => columns(name),
         });
         let width = names.max().unwrap_or(0).max(4);
         write!(f, "{:width$} {:>7} {:>10}  pairs", "name", "pid", "uptime")?;
@@ -363,13 +364,14 @@ impl fmt::Display for Relays {
                     write!(
                         f,
                         "\n{:width$} {:>7} {:>10}  {}",
-                        info.name,
+                        visible(&info.name),
                         info.pid,
                         uptime(info.uptime_s),
                         pairs.join(", ")
                     )?;
                 }
                 Listed::Silent { name, error } => {
+                    let name = visible(name);
                     write!(f, "\n{name:width$} {:>7} {:>10}  {error}", "?", "?")?;
                 }
             }
@@ -400,7 +402,7 @@ impl fmt::Display for Health {
         f.write_str(state)?;
         self.reasons
             .iter()
-            .try_for_each(|reason| write!(f, "\n  {reason}"))
+            .try_for_each(|reason| write!(f, "\n  {}", visible(reason)))
     }
 }
 

@@ -90,7 +90,11 @@ fn once(mut relay: Client, mut top: Top, every: Duration) -> Result<ExitCode, Er
         thread::sleep(wait);
     }
     let columns = std::env::var("COLUMNS").ok();
-    let width = columns.and_then(|text| text.parse().ok()).unwrap_or(80);
+    let columns = columns.and_then(|text| text.parse().ok());
+    // Some that have no terminal say 0.
+    let width = columns
+        .filter(|width| (1..=1000).contains(width))
+        .unwrap_or(80);
     let area = Rect::new(0, 0, width, top.height());
     top.resize(area.height);
     let mut buffer = Buffer::empty(area);

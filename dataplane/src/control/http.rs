@@ -16,9 +16,12 @@ use std::{
 
 use http_body_util::Full;
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Method, Request, Response, StatusCode, Version,
     body::{Bytes, Incoming},
-    header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+    header::{
+        ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, X_CONTENT_TYPE_OPTIONS,
+    },
+    http::uri::Authority,
     server::conn::http1,
     service::service_fn,
 };
@@ -74,6 +77,8 @@ struct Site {
     /// As soon as it runs.
     relay: Arc<OnceLock<Running>>,
     page: Bytes,
+    /// It is there for this machine alone.
+    local: bool,
 }
 
 /// A connection that is served.
@@ -156,6 +161,7 @@ impl Http {
             let site = Rc::new(Site {
                 relay: served,
                 page: page.into(),
+                local: address.ip().is_loopback(),
             });
             let tasks = LocalSet::new();
             tasks.block_on(&runtime, async move {
@@ -257,6 +263,9 @@ async fn serve(stream: TcpStream, site: Rc<Site>) {
 
 impl Site {
     fn answer(&self, request: &Request<Incoming>) -> Answer {
+        if let Err((status, why)) = addressed(request, self.local) {
+            return plain(status, why);
+        }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
             answer
@@ -310,6 +319,41 @@ impl Site {
             ),
         }
     }
+}
+
+/// Whether the request is for this server (RFC 9112, section 3.2). One that is there for this machine alone answers to no other name than
+/// `localhost` and to addresses: else a page from elsewhere could have its own name point here, and a browser let it read the answer.
+fn addressed<T>(
+    request: &Request<T>,
+    local: bool,
+) -> std::result::Result<(), (StatusCode, &'static str)> {
+    let hosts: Vec<_> = request.headers().get_all(HOST).iter().collect();
+    let host = match hosts[..] {
+        [] if request.version() < Version::HTTP_11 => None,
+        [host] => Some(host),
+        _ => return Err((StatusCode::BAD_REQUEST, "one Host is needed\n")),
+    };
+    let host = match host.map(|host| Authority::try_from(host.as_bytes())) {
+        Some(Err(_)) => return Err((StatusCode::BAD_REQUEST, "Host is malformed\n")),
+        Some(Ok(host)) => Some(host),
+        None => None,
+    };
+    let named = [host.as_ref(), request.uri().authority()];
+    if local
+        && !named
+            .into_iter()
+            .flatten()
+            .all(|name| is_local(name.host()))
+    {
+        let why = "only localhost and addresses are answered to here\n";
+        return Err((StatusCode::MISDIRECTED_REQUEST, why));
+    }
+    Ok(())
+}
+
+fn is_local(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
 }
 
 fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
@@ -403,6 +447,39 @@ mod tests {
         );
         let elsewhere = listen(parse_address("192.0.2.1:0").unwrap()).unwrap_err();
         assert!(elsewhere.contains("no interface here"), "{elsewhere}");
+    }
+
+    #[test]
+    fn a_name_that_is_not_ours_is_not_answered_here() {
+        let status = |hosts: &[&str], local| {
+            let mut request = Request::get("/metrics");
+            for host in hosts {
+                request = request.header(HOST, *host);
+            }
+            let request = request.body(()).unwrap();
+            addressed(&request, local).map_or_else(|(status, _)| status.as_u16(), |()| 200)
+        };
+        for host in [
+            "localhost",
+            "LocalHost:9922",
+            "127.0.0.1:9922",
+            "[::1]:80",
+            "10.0.0.1",
+        ] {
+            assert_eq!(status(&[host], true), 200, "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9922",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+        ] {
+            assert_eq!(status(&[host], true), 421, "{host}");
+            assert_eq!(status(&[host], false), 200, "{host}");
+        }
+        for hosts in [&[][..], &["localhost", "localhost"], &["a b"], &[""]] {
+            assert_eq!(status(hosts, true), 400, "{hosts:?}");
+        }
     }
 
     #[test]

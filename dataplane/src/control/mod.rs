@@ -164,7 +164,8 @@ impl Control {
                 }
             }
             let timers = self.show.iter().chain(&self.tick);
-            let next = timers.map(|timer| timer.next).min();
+            let server = self.server.as_ref().and_then(Server::deadline);
+            let next = timers.map(|timer| timer.next).chain(server).min();
             let mut timeout = next.map(|next| next.saturating_duration_since(now));
             if busy {
                 timeout = Some(Duration::ZERO);

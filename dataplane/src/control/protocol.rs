@@ -6,12 +6,16 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, DeserializeOwned, MapAccess, Visitor},
+};
+use serde_json::{Map, Value, error::Category};
 
 use crate::{
     snapshot::{PortState, Snapshot},
     stage::tap::{TapSettings, bpf::Instruction},
+    text::{beginning, visible},
 };
 
 /// Of the protocol: every line carries it as `v`. It grows when a field changes its meaning or goes.
@@ -237,7 +241,7 @@ impl fmt::Display for PairInfo {
         }
         match (&self.trouble, self.down) {
             (_, true) => f.write_str(", closed"),
-            (Some(trouble), _) => write!(f, ", {trouble}"),
+            (Some(trouble), _) => write!(f, ", {}", visible(trouble)),
             _ => Ok(()),
         }
     }
@@ -246,8 +250,8 @@ impl fmt::Display for PairInfo {
 impl fmt::Display for PortInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.state {
-            PortState::Up => f.write_str(&self.name),
-            state => write!(f, "{} ({state})", self.name),
+            PortState::Up => f.write_str(&visible(&self.name)),
+            state => write!(f, "{} ({state})", visible(&self.name)),
         }
     }
 }
@@ -273,11 +277,13 @@ impl Request {
     pub fn parse(line: &[u8]) -> Result<Self, Failure> {
         let failure = |code, message| Failure { code, message };
         let malformed = |message| failure(FailureCode::Malformed, message);
-        let value: Value = serde_json::from_slice(line)
-            .map_err(|error| malformed(format!("no JSON: {error}; write {}", Self::example())))?;
-        let Value::Object(mut fields) = value else {
-            return Err(malformed(format!("no object; write {}", Self::example())));
-        };
+        let Fields(mut fields) = serde_json::from_slice(line).map_err(|error| {
+            let what = match error.classify() {
+                Category::Data => "no request",
+                _ => "no JSON",
+            };
+            malformed(format!("{what}: {error}; write {}", Self::example()))
+        })?;
         match fields.remove("v") {
             None => {
                 return Err(malformed(format!(
@@ -285,7 +291,10 @@ impl Request {
                     Self::example()
                 )));
             }
-            Some(version) if version != VERSION => {
+            // To JSON, 1.0 is the same number.
+            Some(version) if version.as_f64() != Some(VERSION.into()) => {
+                let version = version.to_string();
+                let version = beginning(&version);
                 let message = format!("version {version}: this relay speaks version {VERSION}");
                 return Err(failure(FailureCode::UnknownVersion, message));
             }
@@ -299,7 +308,8 @@ impl Request {
         };
         if !Self::COMMANDS.contains(&command) {
             let message = format!(
-                "no command {command:?}: there are {}",
+                "no command {:?}: there are {}",
+                beginning(command),
                 Self::COMMANDS.join(", ")
             );
             return Err(failure(FailureCode::UnknownCommand, message));
@@ -311,6 +321,35 @@ impl Request {
 
     fn example() -> String {
         format!("{{\"v\":{VERSION},\"cmd\":\"stats\"}}")
+    }
+}
+
+/// The fields of a request: an object in which each is named once. A map would take the last.
+struct Fields(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields, A::Error> {
+                let mut fields = Map::new();
+                while let Some((name, value)) = object.next_entry::<String, Value>()? {
+                    if fields.contains_key(&name) {
+                        let name = beginning(&name);
+                        return Err(de::Error::custom(format_args!("{name:?} is there twice")));
+                    }
+                    fields.insert(name, value);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Object)
     }
 }
 
@@ -380,6 +419,8 @@ mod tests {
             Request::parse(short).unwrap(),
             Request::Stats { reset: false }
         );
+        let real = br#"{"v":1.0,"cmd":"info"}"#;
+        assert_eq!(Request::parse(real).unwrap(), Request::Info {});
     }
 
     #[test]
@@ -392,6 +433,7 @@ mod tests {
             "{}",
             "{\"v\":1}",
             "{\"v\":1,\"cmd\":7}",
+            "{\"v\":1,\"cmd\":\"set\",\"mac\":\"swap\",\"mac\":\"keep\"}",
             "\u{0}\u{0}",
         ] {
             assert_eq!(code(line), FailureCode::Malformed, "{line:?}");
@@ -404,6 +446,14 @@ mod tests {
         let unknown = Request::parse(br#"{"v":1,"cmd":"fly"}"#).unwrap_err();
         assert_eq!(unknown.code, FailureCode::UnknownCommand);
         assert!(unknown.message.contains("stats"), "{unknown}");
+        let long = "9".repeat(100_000);
+        for line in [
+            format!("{{\"v\":\"{long}\"}}"),
+            format!("{{\"v\":1,\"cmd\":\"{long}\"}}"),
+        ] {
+            let message = Request::parse(line.as_bytes()).unwrap_err().message;
+            assert!(message.len() < 200, "{message}");
+        }
         for line in [
             r#"{"v":1,"cmd":"stats","reset":"yes"}"#,
             r#"{"v":1,"cmd":"info","and":1}"#,

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     io::{self, Read, Write},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use mio::{
@@ -18,9 +18,13 @@ use super::{
     place::Claim,
     protocol::{Failure, FailureCode, REQUEST_MAX, Request, Response, to_line},
 };
+use crate::text::shortened;
 
 /// Clients at a time.
 pub(super) const CLIENTS_MAX: usize = 64;
+
+/// How long a line may take from its first byte to its end.
+const LINE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A socket that listens, and its clients.
 pub struct Server {
@@ -38,6 +42,10 @@ struct Client {
     stream: UnixStream,
     /// What came and was not yet obeyed.
     inbox: Vec<u8>,
+    /// So much of it has no end of line.
+    scanned: usize,
+    /// When the line began that has no end yet.
+    begun: Option<Instant>,
     /// What it has not yet taken.
     outbox: Vec<u8>,
     written: usize,
@@ -105,6 +113,13 @@ impl Server {
         self.more
     }
 
+    /// When a line that has no end yet will have taken too long: to be looked at again then.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let clients = self.clients.values().filter(|client| !client.is_writing());
+        let begun = clients.filter_map(|client| client.begun).min();
+        begun.map(|begun| begun + LINE_PATIENCE)
+    }
+
     /// Notes that a socket has news.
     pub(super) fn news(&mut self, token: Token) {
         if token.0 == self.base {
@@ -121,9 +136,10 @@ impl Server {
         answer: &mut dyn FnMut(Request) -> Answer,
     ) -> bool {
         self.accept(registry);
+        let now = Instant::now();
         let mut again = false;
         let over = self.clients.extract_if(.., |_, client| {
-            let step = client.step(answer);
+            let step = client.step(now, answer);
             again |= step == Step::Again;
             step == Step::Over
         });
@@ -190,6 +206,8 @@ impl Client {
         Self {
             stream,
             inbox: Vec::new(),
+            scanned: 0,
+            begun: None,
             outbox: Vec::new(),
             written: 0,
             readable: true,
@@ -199,7 +217,7 @@ impl Client {
         }
     }
 
-    fn step(&mut self, answer: &mut dyn FnMut(Request) -> Answer) -> Step {
+    fn step(&mut self, now: Instant, answer: &mut dyn FnMut(Request) -> Answer) -> Step {
         if self.write().is_err() {
             return Step::Over;
         }
@@ -209,9 +227,9 @@ impl Client {
         if !self.ended && self.readable && self.line_end().is_none() && self.read().is_err() {
             return Step::Over;
         }
-        match self.take_line() {
+        match self.take_line(now) {
             Some(Ok(line)) => {
-                self.heard = Instant::now();
+                self.heard = now;
                 // An empty line, at the end perhaps, asks for nothing.
                 if !line.trim_ascii().is_empty() {
                     let response = match Request::parse(&line) {
@@ -224,12 +242,13 @@ impl Client {
                         },
                         Err(failure) => Response::Error(failure),
                     };
-                    self.outbox = to_line(&response);
+                    self.say(response);
                 }
             }
             Some(Err(failure)) => {
-                self.outbox = to_line(&Response::Error(failure));
+                self.say(Response::Error(failure));
                 self.inbox = Vec::new();
+                (self.scanned, self.begun) = (0, None);
                 self.ended = true;
             }
             None if self.ended => return Step::Over,
@@ -241,6 +260,17 @@ impl Client {
             Ok(()) if self.is_writing() => Step::Waits,
             Ok(()) => Step::Again,
         }
+    }
+
+    fn say(&mut self, response: Response) {
+        self.outbox = to_line(&match response {
+            // It may tell what was asked for, which may be long.
+            Response::Error(Failure { code, message }) => Response::Error(Failure {
+                code,
+                message: shortened(&message),
+            }),
+            response => response,
+        });
     }
 
     fn is_writing(&self) -> bool {
@@ -276,12 +306,17 @@ impl Client {
         Ok(())
     }
 
-    fn line_end(&self) -> Option<usize> {
-        self.inbox.iter().position(|byte| *byte == b'\n')
+    /// Looks at no byte twice, however slowly they come.
+    fn line_end(&mut self) -> Option<usize> {
+        let mut new = self.inbox[self.scanned..].iter();
+        let end = new.position(|byte| *byte == b'\n');
+        let end = end.map(|end| self.scanned + end);
+        self.scanned = end.unwrap_or(self.inbox.len());
+        end
     }
 
     /// The next whole line; what has no end counts as one when nothing more comes.
-    fn take_line(&mut self) -> Option<Result<Vec<u8>, Failure>> {
+    fn take_line(&mut self, now: Instant) -> Option<Result<Vec<u8>, Failure>> {
         let end = self
             .line_end()
             .or_else(|| (self.ended && !self.inbox.is_empty()).then_some(self.inbox.len()));
@@ -292,10 +327,91 @@ impl Client {
                 message: format!("a request has at most {REQUEST_MAX} bytes"),
             }));
         }
-        let end = end?;
+        let Some(end) = end else {
+            if self.inbox.is_empty() {
+                return None;
+            }
+            let begun = *self.begun.get_or_insert(now);
+            let late = now.saturating_duration_since(begun) >= LINE_PATIENCE;
+            return late.then(|| {
+                let seconds = LINE_PATIENCE.as_secs();
+                Err(Failure {
+                    code: FailureCode::Malformed,
+                    message: format!(
+                        "no end of line within {seconds} s: end a request by a line feed"
+                    ),
+                })
+            });
+        };
+        (self.scanned, self.begun) = (0, None);
         let rest = self.inbox.split_off((end + 1).min(self.inbox.len()));
         let mut line = std::mem::replace(&mut self.inbox, rest);
         line.truncate(end);
         Some(Ok(line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connected() -> (std::os::unix::net::UnixStream, Client) {
+        let (there, here) = std::os::unix::net::UnixStream::pair().unwrap();
+        here.set_nonblocking(true).unwrap();
+        (there, Client::new(UnixStream::from_std(here)))
+    }
+
+    #[test]
+    fn a_line_has_so_much_time() {
+        let (mut there, mut client) = connected();
+        let start = Instant::now();
+        let mut asked = 0;
+        let mut step = |client: &mut Client, at: Instant| {
+            client.readable = true;
+            let mut answer = |_| {
+                asked += 1;
+                Answer::Say(Response::Done(Vec::new()))
+            };
+            while client.step(at, &mut answer) == Step::Again {}
+        };
+        // A client that says nothing has all the time it wants; then that of a line begins.
+        step(&mut client, start);
+        assert_eq!(client.begun, None);
+        let begun = start + 10 * LINE_PATIENCE;
+        there.write_all(br#"{"v":1,"#).unwrap();
+        step(&mut client, begun);
+        there.write_all(b"\"cmd\":\"info\"}\n{").unwrap();
+        let second = begun + LINE_PATIENCE - Duration::from_secs(1);
+        step(&mut client, second);
+        assert_eq!(client.begun, Some(second));
+        step(&mut client, second + LINE_PATIENCE - Duration::from_secs(1));
+        assert!(!client.ended);
+        step(&mut client, second + LINE_PATIENCE);
+        assert!(client.ended && client.begun.is_none());
+        drop(client);
+        let mut said = String::new();
+        there.read_to_string(&mut said).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(
+            lines.len() == 2 && lines[1].contains("within 30 s"),
+            "{said}"
+        );
+        assert_eq!(asked, 1);
+    }
+
+    #[test]
+    fn no_byte_is_looked_at_twice() {
+        let (_there, mut client) = connected();
+        client.inbox = b"ab".to_vec();
+        assert_eq!((client.line_end(), client.scanned), (None, 2));
+        // What was looked at counts as having no end, whatever it is.
+        client.inbox = b"\n\nc\nd".to_vec();
+        assert_eq!((client.line_end(), client.scanned), (Some(3), 3));
+        assert_eq!(client.line_end(), Some(3));
+        let line = client.take_line(Instant::now()).unwrap().unwrap();
+        assert_eq!(
+            (&line[..], &client.inbox[..], client.scanned),
+            (&b"\n\nc"[..], &b"d"[..], 0)
+        );
     }
 }

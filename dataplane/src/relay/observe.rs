@@ -172,7 +172,10 @@ impl Relay {
             (false, true) => &[Point::After],
             _ => &[Point::Before, Point::After],
         };
-        let buffer = wanted.buffer_bytes.min(CaptureRequest::BUFFER_MAX);
+        if wanted.count == Some(0) {
+            return refused("\"count\" 0: write a number of frames, from 1 on".into());
+        }
+        let buffer = wanted.buffer_bytes;
         let share = match self.captures.share(buffer) {
             Ok(share) => share,
             Err(answer) => return answer,

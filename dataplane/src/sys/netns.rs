@@ -9,6 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{io, panic, thread};
 
+use crate::text;
+
 /// Where `ip netns add` keeps the namespaces it made.
 const NAMED: &str = "/run/netns";
 
@@ -26,7 +28,8 @@ pub fn within<T: Send>(netns: Option<&str>, work: impl FnOnce() -> T + Send) -> 
         return Ok(work());
     };
     let path = path(name)?;
-    let file = File::open(&path).map_err(|error| explain(error, name, &path))?;
+    // Nothing but a file: a pipe would hold us up, a device be set going.
+    let file = text::open(&path).map_err(|error| explain(error, name, &path))?;
     thread::scope(|scope| {
         let thread = thread::Builder::new()
             .name("netns".into())
@@ -102,7 +105,7 @@ fn explain(error: io::Error, name: &str, path: &Path) -> io::Error {
                 "not permitted to enter network namespace '{name}' ({path}): CAP_SYS_ADMIN is needed ({error})"
             )
         }
-        // What setns says of any other file.
+        // What setns says of any other file, and we of what is none.
         io::ErrorKind::InvalidInput => {
             format!("'{name}' is no network namespace: {path} is something else")
         }
@@ -201,7 +204,7 @@ mod tests {
                 .starts_with("no such network namespace 'no-such-namespace'"),
             "{error}"
         );
-        for name in ["", "a/b", "..", "/proc/self/status"] {
+        for name in ["", "a/b", "..", "/", "/dev/null", "/proc/self/status"] {
             // Another file is only found out with the right to try.
             let error = within(Some(name), || ()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");

@@ -46,7 +46,15 @@ fn interfaces_that_cannot_be_ports() {
     let net = &chain.net;
     let long = "r0,a-name-no-interface-can-have";
     let nowhere = "no-such-namespace:r0,r1";
-    let cases: [(&[&str], &[&str]); 10] = [
+    // A pipe that nobody writes to: whoever opens it waits.
+    let pipe = net.file("pipe");
+    net.sh("relay", &format!("mkfifo {}", pipe.display()));
+    let pipe = format!("{}:x,r1", pipe.display());
+    let cases: [(&[&str], &[&str]); 11] = [
+        (
+            &["run", "--pair", &pipe],
+            &["pipe:x", "is no network namespace"],
+        ),
         (&["run"], &["no ports", "--pair", "--hairpin"]),
         (
             &["run", "--pair", "r0,nope"],

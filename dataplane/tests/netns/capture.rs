@@ -524,6 +524,25 @@ fn whoever_breaks_off_leaves_a_file_that_can_be_read() {
         "{read} frames"
     );
 
+    // It was full before: there is nothing to read, and no empty file is left behind; one that was there stays.
+    for (before, left) in [("true", "0"), ("touch /mnt/x", "1")] {
+        let line = format!(
+            "mount -t tmpfs -o size=32k none /mnt && {before}; cat /dev/zero 2>/dev/null >/mnt/zeros; \
+             {} capture --name {name} -w /mnt/x; echo $?; ls /mnt | grep -c x",
+            program()
+        );
+        let mut full = net.command("relay", "timeout");
+        let full = full.args(["30", "sh", "-c", &line]).output();
+        let full = full.expect("sh runs");
+        let said = String::from_utf8_lossy(&full.stderr).into_owned();
+        assert!(
+            said.contains("No space left") && said.contains("nothing was written"),
+            "{said}"
+        );
+        let told = String::from_utf8_lossy(&full.stdout).into_owned();
+        assert_eq!(told.split_whitespace().collect::<Vec<_>>(), ["1", left]);
+    }
+
     // The reader of standard output leaves.
     let mut capture = Capture::start(net, &name, &["-w", "-"]);
     drop(capture.child.stdout.take());
@@ -638,6 +657,62 @@ fn a_capture_is_told_that_its_pair_was_closed() {
         } else if what == "--carry" {
             set("--carry", "r0,r1=packet");
         }
+    }
+    relay.stop(Signal::Term);
+}
+
+/// A filter that takes minutes to compile, a pipe that nobody reads: a signal ends the command, and the relay was asked for nothing.
+#[test]
+fn what_has_not_begun_can_be_ended() {
+    let Some((chain, relay, name, file)) = scene(&[]) else {
+        return;
+    };
+    let net = &chain.net;
+    let pipe = net.file("pipe");
+    net.sh("relay", &format!("mkfifo {}", pipe.display()));
+    let pipe = pipe.display().to_string();
+    let filter = vec!["port 1"; 3000].join(" or ");
+    let (_, threads) = relay.descriptors_and_threads();
+    for args in [&["-w", &pipe][..], &["-w", file.path(), &filter]] {
+        for signal in ["INT", "TERM"] {
+            let mut command = net.command("relay", program());
+            let command = command.args([&["capture", "--name", &name], args].concat());
+            let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
+            // Well into what takes so long.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            let pid = child.id().to_string();
+            let sent = Command::new("kill").args(["-s", signal, &pid]).status();
+            assert!(sent.expect("kill runs").success());
+            let mut status = None;
+            let ended = eventually(PATIENCE, || {
+                status = child.try_wait().expect("it is our child");
+                status.is_some()
+            });
+            let _ = child.kill();
+            assert!(ended, "{signal} does not end {args:.40?}");
+            assert_eq!(status.and_then(|status| status.code()), None, "{args:.40?}");
+        }
+    }
+    assert!(relay.descriptors_and_threads().1 <= threads);
+    assert!(!file.0.exists());
+
+    // What is refused leaves a file as it was, or none.
+    for content in [None, Some("precious")] {
+        if let Some(content) = content {
+            std::fs::write(&file.0, content).expect("it can be written");
+        }
+        let args = [
+            "capture",
+            "--name",
+            &name,
+            "--port",
+            "r9",
+            "-w",
+            file.path(),
+        ];
+        assert_eq!(attempt(net, "relay", &[], &args).status.code(), Some(2));
+        let left = std::fs::read_to_string(&file.0).ok();
+        assert_eq!(left.as_deref(), content);
     }
     relay.stop(Signal::Term);
 }

@@ -277,6 +277,30 @@ fn bad_clients_harm_nobody() {
     assert_eq!(code(r#"{"v":2,"cmd":"stats"}"#), "unknown_version");
     assert_eq!(code(r#"{"v":1,"cmd":"fly"}"#), "unknown_command");
     assert_eq!(code(r#"{"v":1,"cmd":"stats","what":1}"#), "invalid");
+    assert_eq!(code(r#"{"v":1,"v":1,"cmd":"stats"}"#), "malformed");
+    for field in [
+        r#""count":0"#,
+        r#""buffer_bytes":268435457"#,
+        r#""buffer_bytes":18446744073709551615"#,
+    ] {
+        let line = format!(r#"{{"v":1,"cmd":"capture",{field}}}"#);
+        assert_eq!(code(&line), "refused", "{line}");
+    }
+    // What was asked for is not told at full length; a device and a pipe are not opened.
+    let pipe = net.file("pipe");
+    net.sh("relay", &format!("mkfifo {}", pipe.display()));
+    let long = "x".repeat(60_000);
+    for (port, told) in [
+        (long.as_str(), "write an interface's name"),
+        (&format!("/{long}:x"), ""),
+        (&format!("{}:x", pipe.display()), "is no network namespace"),
+        ("/dev/watchdog:x", ""),
+    ] {
+        let line = json!({"v": 1, "cmd": "set", "add": [format!("{port},r9")]}).to_string();
+        let answer = ask(&name, &line);
+        let message = answer["error"]["message"].as_str().expect("it is refused");
+        assert!(message.contains(told) && message.len() < 3000, "{message}");
+    }
 
     // A line without an end, and one that is too long: the answer comes, and then the end.
     let mut stream = connect(&name);
@@ -495,4 +519,60 @@ fn two_stop_it_at_once_and_both_are_well() {
     });
     let list = String::from_utf8_lossy(&list);
     assert!(list.starts_with("name") && !list.contains(&name), "{list}");
+}
+
+/// An interface is called by what would steer a terminal: no command lets that through, and JSON has the name as it is.
+#[test]
+fn names_do_not_steer_the_terminal() {
+    let Some(chain) = Chain::open(1500).map(Chain::without_arp) else {
+        return;
+    };
+    let net = &chain.net;
+    let evil = "\u{1b}[31mEVIL";
+    net.sh(
+        "relay",
+        "ip link add \"$(printf '\\033[31mEVIL')\" type veth peer name evil",
+    );
+    net.sh(
+        "relay",
+        "ip link set evil up; ip link set \"$(printf '\\033[31mEVIL')\" up",
+    );
+    let name = net.ns("relay");
+    let pair = format!("r0,{evil}");
+    let relay = Relay::start(net, "relay", &["--pair", &pair, "--name", &name]);
+    assert!(
+        relay.says(r"\x1b[31mEVIL") && !relay.said().contains('\u{1b}'),
+        "{}",
+        relay.said()
+    );
+    let ps = || attempt(net, "relay", &[], &["ps"]).stdout;
+    let check = || attempt(net, "relay", &[], &["check", evil]).stdout;
+    let tell = |args: &[&str]| {
+        let (_, out, err) = tell(net, &name, args);
+        (out + &err).into_bytes()
+    };
+    for (what, said) in [
+        ("ps", ps()),
+        ("check", check()),
+        ("stats", tell(&["stats"])),
+        ("set", tell(&["set", "--down", &pair])),
+        ("health", tell(&["health"])),
+        ("capture", tell(&["capture", "--port", evil])),
+        ("capture", tell(&["capture", "--port", &format!("{evil}x")])),
+    ] {
+        let said = String::from_utf8_lossy(&said);
+        assert!(!said.contains('\u{1b}'), "{what}: {said:?}");
+        assert!(
+            said.contains(r"\x1b[31mEVIL") || what == "health",
+            "{what}: {said:?}"
+        );
+    }
+    // The columns stand below each other.
+    let table = String::from_utf8_lossy(&tell(&["stats"])).into_owned();
+    let ports: Vec<usize> = table.lines().skip(1).take(3).map(str::len).collect();
+    assert!(ports.iter().all(|len| *len == ports[0]), "{table}");
+    let (_, json, _) = self::tell(net, &name, &["stats", "--json"]);
+    let stats: Value = serde_json::from_str(&json).expect("one object");
+    assert_eq!(stats["ports"][1]["name"], evil);
+    relay.stop(Signal::Term);
 }

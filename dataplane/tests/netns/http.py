@@ -51,7 +51,7 @@ def first_line(request):
 
 
 def misuse():
-    head = b"GET /metrics HTTP/1.1\r\nhost: x\r\n"
+    head = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n"
     requests = {
         "nothing": b"",
         "no http": b"hello\r\n\r\n",
@@ -61,13 +61,17 @@ def misuse():
         "long path": b"GET /" + b"x" * (1 << 20) + b" HTTP/1.1\r\n\r\n",
         "long header": head + b"a: " + b"x" * (1 << 20) + b"\r\n\r\n",
         "many headers": head + b"a: b\r\n" * 1000 + b"\r\n",
-        "post": b"POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc",
-        "huge body": b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n" + bytes(1 << 20),
-        "delete": b"DELETE / HTTP/1.1\r\nhost: x\r\n\r\n",
-        "up": b"GET /../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n",
+        "post": b"POST /metrics HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc",
+        "huge body": b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n" + bytes(1 << 20),
+        "delete": b"DELETE / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "up": b"GET /../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n",
         "two": head + b"\r\n" + head + b"\r\n",
         "old": b"GET /healthz HTTP/1.0\r\n\r\n",
-        "head": b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n",
+        "no host": b"GET /healthz HTTP/1.1\r\n\r\n",
+        "two hosts": b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+        "another's name": b"GET /metrics HTTP/1.1\r\nhost: evil.example\r\n\r\n",
+        "another's address": b"GET http://evil.example/metrics HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "head": b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n",
     }
     return {name: first_line(request) for name, request in requests.items()}
 

@@ -567,6 +567,10 @@ fn misuse_harms_nobody() {
         ("up", "HTTP/1.1 404"),
         ("two", "HTTP/1.1 200"),
         ("old", "HTTP/1.0 200"),
+        ("no host", "HTTP/1.1 400"),
+        ("two hosts", "HTTP/1.1 400"),
+        ("another's name", "HTTP/1.1 421"),
+        ("another's address", "HTTP/1.1 421"),
         ("head", "HTTP/1.1 200"),
     ] {
         let line = answers[name].as_str().expect("a line");
@@ -772,6 +776,22 @@ fn top_works_on_a_terminal() {
     top.ask(&json!(["keys", "q"]));
     let end = top.ask(&json!(["end"]));
     assert_eq!(end, json!([0, ["entered", "left"], true, true]));
+
+    // What says that it has no columns gets as many as what says nothing.
+    let once = ["top", "--once", "--interval", "0.1", "--name", &name];
+    for (columns, width) in [
+        ("COLUMNS=0", 80),
+        ("COLUMNS=65535", 80),
+        ("COLUMNS=100", 100),
+    ] {
+        let output = attempt(net, "relay", &["env", columns], &once);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(
+            text.contains("r0>r1") && longest.is_some_and(|longest| longest <= width),
+            "{columns}: {text}"
+        );
+    }
 
     for signal in [2, 15] {
         let mut top = Terminal::start(net, &args);

@@ -4,7 +4,7 @@
 
 use std::{
     fmt,
-    fs::File,
+    fs::{self, File},
     io::{self, Seek, SeekFrom, Write},
 };
 
@@ -12,16 +12,35 @@ use crate::error::Error;
 
 /// An output that is open.
 pub(super) enum Output {
-    /// A file of that name, and how many bytes of whole blocks are in it.
-    File(File, String, u64),
+    /// A file, or what is written like one.
+    File(Written),
     /// Standard output.
     Standard,
     /// A line for each frame, to standard output.
     Lines,
 }
 
+/// Where blocks are written.
+pub(super) struct Written {
+    file: File,
+    path: String,
+    /// How many bytes of whole blocks are in it.
+    whole: u64,
+    /// It was not there before.
+    made: bool,
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // Nobody wants a file in which there is nothing.
+        if self.made && self.whole == 0 {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
 impl Output {
-    /// Opens what `-w` names.
+    /// Opens what `-w` names; what is in a file stays there until it [begins](Output::begin). At a pipe it waits for a reader.
     ///
     /// # Errors
     /// The file can't be made.
@@ -29,16 +48,31 @@ impl Output {
         match name {
             None => Ok(Self::Lines),
             Some("-") => Ok(Self::Standard),
-            Some(path) => match File::create(path) {
-                Ok(file) => Ok(Self::File(file, path.to_owned(), 0)),
-                Err(source) => Err(Error::system(
-                    "write",
-                    path,
-                    source,
-                    "name another file with -w",
-                )),
+            Some(path) => match make(path) {
+                Ok((file, made)) => Ok(Self::File(Written {
+                    file,
+                    path: path.to_owned(),
+                    whole: 0,
+                    made,
+                })),
+                Err(source) => Err(not_written(path, source)),
             },
         }
+    }
+
+    /// Empties it: the frames come.
+    ///
+    /// # Errors
+    /// The file can't be changed.
+    pub(super) fn begin(&self) -> Result<(), Error> {
+        let Self::File(Written { file, path, .. }) = self else {
+            return Ok(());
+        };
+        let empty = || match file.metadata()?.is_file() {
+            true => file.set_len(0),
+            false => Ok(()),
+        };
+        empty().map_err(|source| not_written(path, source))
     }
 
     pub(super) fn wants_lines(&self) -> bool {
@@ -51,7 +85,7 @@ impl Output {
             return Ok(());
         }
         match self {
-            Self::File(file, _, whole) => {
+            Self::File(Written { file, whole, .. }) => {
                 let mut written = 0;
                 let result = loop {
                     match file.write(&bytes[written..]) {
@@ -81,10 +115,27 @@ impl Output {
     /// What state it is in after the capture broke off.
     pub(super) fn condition(&self) -> &'static str {
         match self {
-            Self::File(..) => "; the file can be read up to there",
+            Self::File(Written { whole: 0, .. }) => "; nothing was written",
+            Self::File(_) => "; the file can be read up to there",
             Self::Standard | Self::Lines => "",
         }
     }
+}
+
+/// Opens a file to write, and whether it is new.
+fn make(path: &str) -> io::Result<(File, bool)> {
+    match File::create_new(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let mut there = File::options();
+            let there = there.write(true).create(true).truncate(false).open(path)?;
+            Ok((there, false))
+        }
+        result => result.map(|file| (file, true)),
+    }
+}
+
+fn not_written(path: &str, source: io::Error) -> Error {
+    Error::system("write", path, source, "name another file with -w")
 }
 
 /// How many bytes the blocks have that end within the first `written`. A block has its length behind its type (pcapng), in network byte order
@@ -104,7 +155,7 @@ fn whole_blocks(blocks: &[u8], written: usize) -> usize {
 impl fmt::Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::File(_, path, _) => path,
+            Self::File(Written { path, .. }) => path,
             Self::Standard | Self::Lines => "standard output",
         })
     }
