@@ -78,7 +78,7 @@ pub(crate) fn shortened(message: &str) -> String {
 }
 
 /// A text as a terminal may have it: line ends and tabs stay, other control characters, and those that turn the direction of what follows,
-/// are written out, as `\x1b` or `\u{202e}`. An interface may be called anything.
+/// are written out, as `\x1b` or, which TOML takes too, `\u202e`. An interface may be called anything.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     let acts = |c: char| {
         (c.is_control() && !matches!(c, '\n' | '\t'))
@@ -93,7 +93,7 @@ pub(crate) fn visible(text: &str) -> Cow<'_, str> {
         let _ = match c {
             c if !acts(c) => write!(shown, "{c}"),
             c if c.is_ascii() => write!(shown, "\\x{:02x}", u32::from(c)),
-            c => write!(shown, "{}", c.escape_unicode()),
+            c => write!(shown, "\\u{:04x}", u32::from(c)),
         };
     }
     Cow::Owned(shown)
@@ -116,7 +116,7 @@ mod tests {
         ));
         assert_eq!(
             visible("\u{1b}[31mE\r\u{9b}\u{7f}\u{202e}"),
-            r"\x1b[31mE\x0d\u{9b}\x7f\u{202e}"
+            r"\x1b[31mE\x0d\u009b\x7f\u202e"
         );
         // Twice is as once.
         assert_eq!(visible(&visible("\u{7}")), r"\x07");
