@@ -320,7 +320,7 @@ fn a_capture_outlives_its_interface() {
     let greedy = attempt(net, "relay", &[], &greedy);
     let said = String::from_utf8_lossy(&greedy.stderr).into_owned();
     assert!(
-        greedy.status.code() == Some(2) && said.contains("240 are left"),
+        greedy.status.code() == Some(2) && said.contains("240 MiB are left"),
         "{said}"
     );
     let sent = |relay: &mut Relay, all: u64| {
