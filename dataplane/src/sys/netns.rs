@@ -149,6 +149,14 @@ pub(crate) mod testing {
         pub(crate) fn ip(&self, arguments: &str) {
             ip(&format!("-n {} {arguments}", self.name));
         }
+
+        /// Its interfaces say nothing of themselves when they come up.
+        #[cfg(feature = "xdp")]
+        pub(crate) fn without_ipv6(&self) {
+            let off = || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+            let done = super::within(Some(&self.name), off);
+            done.expect("its namespace").expect("IPv6 off");
+        }
     }
 
     impl Drop for Namespace {

@@ -364,6 +364,7 @@ mod tests {
             let Some(namespace) = Namespace::make(label) else {
                 return;
             };
+            namespace.without_ipv6();
             let (mut opened, client, _) = open_pair(&namespace, mode);
             let Opened { rx, tx, mut pool } = opened.remove(0);
             let (mut rx, mut tx) = (rx.unwrap(), tx.unwrap());
@@ -421,6 +422,7 @@ mod tests {
         let Some(namespace) = Namespace::make("ring-down") else {
             return;
         };
+        namespace.without_ipv6();
         let (mut opened, _, link) = open_pair(&namespace, config::XdpMode::Native);
         let Opened { rx, tx, mut pool } = opened.remove(0);
         let (_rx, mut tx) = (rx.unwrap(), tx.unwrap());
@@ -457,6 +459,7 @@ mod tests {
         let Some(namespace) = Namespace::make("no-pieces") else {
             return;
         };
+        namespace.without_ipv6();
         for (end, port) in [("c0", "r0"), ("s0", "r1")] {
             namespace.ip(&format!(
                 "link add {end} mtu 9000 type veth peer name {port} mtu 9000"
