@@ -8,6 +8,7 @@ mod model;
 
 use std::{
     io::{self, IsTerminal, Stdout},
+    os::fd::AsFd,
     panic,
     process::ExitCode,
     thread,
@@ -33,7 +34,11 @@ use super::{
     remote::{Target, one, stats, written},
     run::interval,
 };
-use crate::{control::client::Client, error::Error, sys::signal::Signals};
+use crate::{
+    control::client::Client,
+    error::Error,
+    sys::{event::Poller, signal::Signals},
+};
 
 /// Show a relay's ports and lanes on the terminal, live
 #[derive(Args, Clone, Debug)]
@@ -52,7 +57,7 @@ pub struct TopArgs {
     pub once: bool,
 }
 
-/// How often keys and signals are looked at.
+/// How often keys and news are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl TopArgs {
@@ -79,7 +84,8 @@ impl TopArgs {
         let signals = Signals::block(true).map_err(failed)?;
         thread::spawn(move || fetch(relay, every, &fetched));
         let mut screen = Screen::open().map_err(failed)?;
-        watch(&mut screen, signals, &mut top, &news).map_err(failed)?;
+        end_on_signal(signals).map_err(failed)?;
+        watch(&mut screen, &mut top, &news).map_err(failed)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -125,12 +131,22 @@ fn fetch(mut relay: Client, every: Duration, news: &Sender<News>) {
     }
 }
 
-fn watch(
-    screen: &mut Screen,
-    mut signals: Signals,
-    top: &mut Top,
-    news: &Receiver<News>,
-) -> io::Result<()> {
+/// Each of them ends it: SIGINT, SIGTERM, SIGHUP of a terminal that is gone. In a thread of its own: of such a terminal crossterm reads the
+/// end again and again, and does not come back.
+fn end_on_signal(mut signals: Signals) -> io::Result<()> {
+    let wait = move || {
+        let mut poller = Poller::default();
+        while matches!(signals.next(), Ok(None)) {
+            let _ = poller.wait(&[signals.as_fd()], None);
+        }
+        give_back();
+        std::process::exit(0);
+    };
+    let thread = thread::Builder::new().name("l2relay-signals".into());
+    thread.spawn(wait).map(drop)
+}
+
+fn watch(screen: &mut Screen, top: &mut Top, news: &Receiver<News>) -> io::Result<()> {
     let mut changed = true;
     loop {
         if changed {
@@ -148,10 +164,6 @@ fn watch(
             {
                 return Ok(());
             }
-        }
-        // Each of them ends it: SIGINT, SIGTERM, a terminal that is gone.
-        if signals.next()?.is_some() {
-            return Ok(());
         }
         for item in news.try_iter() {
             top.update(item);

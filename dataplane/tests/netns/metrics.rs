@@ -800,6 +800,9 @@ fn top_works_on_a_terminal() {
         let end = top.ask(&json!(["end"]));
         assert_eq!(end, json!([0, ["entered", "left"], true, true]), "{signal}");
     }
+    let mut cut = Terminal::start(net, &args);
+    cut.wait("r0>r1");
+    assert_eq!(cut.ask(&json!(["close"])), json!(0));
     again.stop(Signal::Term);
 
     let output = attempt(net, "relay", &[], &["top"]);

@@ -7,6 +7,7 @@ One JSON list a line on standard input, one JSON value a line back:
     ["keys", TEXT]          types it
     ["signal", NUMBER]      sends it to the program
     ["resize", ROWS, COLS]  as a user does with the window
+    ["close"]               the terminal goes, as when a session is cut: the program's status; null if it does not end
     ["end"]                 waits for the end of the program: [status, what became of the alternate screen, is the cursor shown, is the
                             line mode what it was]; null if it does not end
 """
@@ -88,6 +89,19 @@ def end():
     return None
 
 
+def close():
+    os.close(slave)
+    os.close(master)
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(child, 9)
+    return None
+
+
 for line in sys.stdin:
     what, *with_ = json.loads(line)
     if what == "wait":
@@ -98,6 +112,8 @@ for line in sys.stdin:
         answer = resize(*with_)
     elif what == "signal":
         answer = os.kill(child, with_[0])
+    elif what == "close":
+        answer = close()
     else:
         answer = end()
     print(json.dumps(answer), flush=True)
