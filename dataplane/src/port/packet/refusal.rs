@@ -71,8 +71,8 @@ impl Patience {
             }
             // Of a kind that this kernel does not know, or with a header that it does not like (virtio_net_hdr_to_skb).
             Some(libc::EINVAL) if let Some(gso) = gso => {
-                let mut taken = self.taken;
-                *self.refused.of_gso(gso.kind) |= !*taken.of_gso(gso.kind);
+                let known = *self.taken.of_gso(gso.kind);
+                *self.refused.of_gso(gso.kind) |= !known;
                 Refusal::Cut
             }
             Some(libc::EMSGSIZE) => Refusal::Frame(Reason::Oversize),

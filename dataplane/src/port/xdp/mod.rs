@@ -355,6 +355,33 @@ mod tests {
         .unwrap()
     }
 
+    fn send_from(client: &PacketSocket, frame: &[u8]) {
+        let (sent, error) = client.send(
+            &mut SendBatch::new(),
+            std::iter::once((Offload::default(), std::iter::once(frame))),
+        );
+        assert_eq!(sent, 1, "{error:?}");
+    }
+
+    /// How long the kernel may take.
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn receive_one(rx: &mut XdpRx, burst: &mut Burst, turn: &mut Turn) {
+        let deadline = Instant::now() + PATIENCE;
+        while burst.is_empty() && Instant::now() < deadline {
+            rx.rx_burst(burst, 1, turn);
+        }
+    }
+
+    /// Sends a burst, until the kernel has given every chunk back.
+    fn send_all(tx: &mut XdpTx, burst: &mut Burst, turn: &mut Turn) {
+        let deadline = Instant::now() + PATIENCE;
+        tx.tx_burst(burst, turn);
+        while tx.lent() > 0 && Instant::now() < deadline {
+            tx.tx_burst(burst, turn);
+        }
+    }
+
     #[test]
     fn a_frame_leaves_from_where_it_was_received() {
         for (label, mode) in [
@@ -384,27 +411,15 @@ mod tests {
             frame[38..40].copy_from_slice(&26_u16.to_be_bytes());
             let pseudo = checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, 26);
             frame[40..42].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
-            let (sent, error) = client.send(
-                &mut SendBatch::new(),
-                std::iter::once((Offload::default(), std::iter::once(&frame[..]))),
-            );
-            assert_eq!(sent, 1, "{error:?}");
-
+            send_from(&client, &frame);
             let mut burst = Burst::new();
-            let deadline = Instant::now() + Duration::from_secs(5);
-            while burst.is_empty() && Instant::now() < deadline {
-                rx.rx_burst(&mut burst, 1, &mut turn);
-            }
+            receive_one(&mut rx, &mut burst, &mut turn);
             let received: Vec<*const u8> = burst
                 .iter()
                 .map(|frame| turn.pool.bytes(frame).as_ptr())
                 .collect();
             assert_eq!(received.len(), 1);
-            tx.tx_burst(&mut burst, &mut turn);
-            let deadline = Instant::now() + Duration::from_secs(5);
-            while tx.lent() > 0 && Instant::now() < deadline {
-                tx.tx_burst(&mut burst, &mut turn);
-            }
+            send_all(&mut tx, &mut burst, &mut turn);
             assert_eq!((tally.tx_packets, tx.lent()), (1, 0));
             // The chunk whose sending the kernel has confirmed is the next to be taken, and the frame is still in it.
             let last = pool.alloc(60).unwrap();
@@ -417,6 +432,7 @@ mod tests {
             assert_eq!(pool.outstanding(), rx.lent());
         }
     }
+
     #[test]
     fn what_is_in_the_ring_waits_for_the_link_without_retries() {
         let Some(namespace) = Namespace::make("ring-down") else {
@@ -522,19 +538,10 @@ mod tests {
             client.set_vnet_hdr().unwrap();
             client.bind(Receive::Nothing).unwrap();
             for len in [LEN, longest] {
-                let frame = frame(len);
-                let parts = std::iter::once(&frame[..]);
-                let (sent, error) = client.send(
-                    &mut SendBatch::new(),
-                    std::iter::once((Offload::default(), parts)),
-                );
-                assert_eq!(sent, 1, "{error:?}");
+                send_from(&client, &frame(len));
             }
             let mut burst = Burst::new();
-            let deadline = Instant::now() + Duration::from_secs(5);
-            while burst.is_empty() && Instant::now() < deadline {
-                rx.rx_burst(&mut burst, 1, &mut turn);
-            }
+            receive_one(&mut rx, &mut burst, &mut turn);
             assert_eq!(burst.len(), 1);
             assert_eq!(turn.tally.rx_bytes, longest as u64);
             // On the way out it is counted here: one that came by another back end, or a segment.
@@ -542,11 +549,7 @@ mod tests {
             turn.pool.bytes_mut(&long).copy_from_slice(&frame(LEN));
             turn.tally.received(1, LEN);
             burst.push(long);
-            tx.tx_burst(&mut burst, &mut turn);
-            let deadline = Instant::now() + Duration::from_secs(5);
-            while tx.lent() > 0 && Instant::now() < deadline {
-                tx.tx_burst(&mut burst, &mut turn);
-            }
+            send_all(&mut tx, &mut burst, &mut turn);
             assert_eq!(tally.tx_packets, 1);
             assert_eq!(tally.dropped[Reason::Oversize as usize], 1);
             assert!(tally.is_conserved(), "{tally:?}");
