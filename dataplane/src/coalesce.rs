@@ -124,10 +124,15 @@ const PAYS_TWICE: [usize; 2] = [3, 6];
 /// Frames between two trials where it does not pay: at first, and at most. At the most, the trials are one frame in sixty, and come every fifth
 /// of a second under a flood.
 const PAUSE: [usize; 2] = [Burst::MAX, 64 * Burst::MAX];
-/// Most bytes of a deep burst. They are read twice, to be summed up and to be sent; more than this has left the cache by then.
-const MOST_BYTES: usize = 768 << 10;
-/// How many frames ahead memory is asked for: of a deep burst, the first frames have left the cache before they are read again.
-const AHEAD: usize = 8;
+/// Most bytes of a deep burst. They are read twice, to be summed up and to be sent; of more than this too much has left the cache by then.
+const MOST_BYTES: usize = 1536 << 10;
+/// Most frames of a deep burst whose mean length is above [`SHORT`] bytes.
+const MOST_LONG: usize = 1024;
+/// Frames up to this mean length fill one or two lines of the cache each.
+const SHORT: usize = 128;
+/// How many frames ahead memory is asked for: of a deep burst, the first frames have left the cache before they are read again, and the rest of
+/// each may be in the sender's.
+const AHEAD: usize = 4;
 /// Most bytes of an IP packet, and most of an IPv6 payload.
 const MAX_PACKET: usize = 0xffff;
 
@@ -214,12 +219,19 @@ impl Coalescer {
             self.add(frame, max_frame, turn);
         }
         drop(frames);
-        self.deepest = (MOST_BYTES * came / bytes.max(1)).clamp(Burst::MIN, Burst::MAX);
+        self.deepest = Self::deepest(bytes / came);
         for group in self.groups.drain(..) {
             group.close(&self.out, turn);
         }
         burst.swap(&mut self.out);
         self.last = Some([came, burst.len()]);
+    }
+
+    /// Most frames of a burst, by their mean length in bytes.
+    #[inline]
+    fn deepest(len: usize) -> usize {
+        let most = if len > SHORT { MOST_LONG } else { Burst::MAX };
+        (MOST_BYTES / len.max(1)).clamp(Burst::MIN, most)
     }
 
     /// Where `came` frames became `left`: whether to go on merging, or to try again only after some frames.

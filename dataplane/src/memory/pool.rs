@@ -27,6 +27,11 @@ pub const SMALL_FRAME: usize = SMALL_STRIDE - HEADROOM;
 /// The longest frame a large buffer holds, in bytes: a 64 KiB packet with its headers and tags fits.
 pub const LARGE_FRAME: usize = LARGE_STRIDE - HEADROOM;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Most bytes of a frame that are fetched ahead.
+const MOST_FETCHED: usize = 1536;
+
 const SMALL_STRIDE: usize = 2048;
 const LARGE_STRIDE: usize = 68 * 1024;
 
@@ -237,10 +242,13 @@ impl FramePool {
         self.slice(frame.index)
     }
 
-    /// Has the processor fetch the beginning of a frame, which will be read soon.
+    /// Has the processor fetch a frame, which will be read soon.
     #[inline]
     pub(crate) fn fetch(&self, frame: &Frame) {
-        fetch(self.locate(frame).0);
+        let (start, len) = self.locate(frame);
+        for at in (0..len.min(MOST_FETCHED)).step_by(LINE) {
+            fetch(start.wrapping_add(at));
+        }
     }
 
     /// The bytes of a frame, to be edited; of a chain, those in its first buffer.
