@@ -24,6 +24,7 @@ mod count;
 mod dumbbell;
 mod flood;
 mod limit;
+mod lines;
 mod machine;
 mod meter;
 mod peers;

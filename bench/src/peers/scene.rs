@@ -29,9 +29,11 @@ pub(crate) struct Scene<'a> {
     pub(crate) time: Duration,
     /// CPU of client, server and flood.
     pub(crate) cpu: usize,
+    /// CPU of the relay.
+    pub(crate) relay_cpu: usize,
     relay: Running,
     first_frame: Option<Duration>,
-    limit_cpu: Option<usize>,
+    is_limit: bool,
     /// Last, so that the relay goes before its interfaces.
     pub(crate) topology: Topology,
 }
@@ -56,9 +58,10 @@ impl<'a> Scene<'a> {
             run,
             time,
             cpu: setup.other_cpu,
+            relay_cpu: setup.relay_cpu,
             relay,
             first_frame,
-            limit_cpu: rival.is_limit().then_some(setup.relay_cpu),
+            is_limit: rival.is_limit(),
             topology,
         })
     }
@@ -90,7 +93,7 @@ impl<'a> Scene<'a> {
 
     /// The CPU from which the relay's place itself sends floods, if it stands for the limit.
     pub(crate) fn limit_cpu(&self) -> Option<usize> {
-        self.limit_cpu
+        self.is_limit.then_some(self.relay_cpu)
     }
 
     /// Where loads run.

@@ -9,6 +9,7 @@ use crate::count::{self, Counter, Counts};
 use crate::flood::frame::{Ends, Template};
 use crate::flood::{self, Flood, Interface};
 use crate::limit;
+use crate::lines;
 use crate::peers::scene::Scene;
 use crate::rounds::figure::Figure;
 use crate::say;
@@ -41,14 +42,16 @@ impl Metric for FloodOf {
         let what = format!("flood {} B, {} flow{plural}", self.size, self.flows);
         let figure =
             |key, label| Figure::more(format!("{name}-{key}"), format!("{what}, {label}"), "kpps");
+        let line = "a cache line from the sender's CPU";
         vec![
             figure("offered", "offered"),
             figure("delivered", "delivered"),
+            Figure::less(format!("{name}-line"), format!("{what}, {line}"), "ns"),
         ]
     }
 
     fn takes(&self, time: Duration) -> Duration {
-        Stream::takes(time)
+        Stream::takes(time) + Duration::from_millis(50)
     }
 
     fn is_flood(&self) -> bool {
@@ -57,10 +60,13 @@ impl Metric for FloodOf {
 
     fn measure(&self, scene: &Scene<'_>) -> Result<Outcome> {
         let stream = Stream::new(scene, self.size, self.flows)?;
+        let line_ns = || lines::cost_ns(scene.cpu, scene.relay_cpu);
+        let before = line_ns()?;
         let flow = stream.run(0, scene.time)?;
         Ok(Outcome::values([
             flow.offered_pps / 1e3,
             flow.delivered_pps / 1e3,
+            (before + line_ns()?) / 2.0,
         ]))
     }
 }
