@@ -69,7 +69,7 @@ test: test-model ## Run every test; those with namespaces need root, and say so 
 
 test-tests: ## Run the black-box tests against relays that are wrong on purpose: minutes
 	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES))
-	$(AS_ROOT) $(CARGO) test -p l2relay --test netns -- --ignored sceptic
+	$(AS_ROOT) $(CARGO) test --workspace --test netns -- --ignored sceptic
 
 test-containers: ## Run the tests in containers and Mininet, with a Docker engine of their own: minutes
 	$(call install,$(BUILD_PACKAGES) $(TRAFFIC_PACKAGES) $(CONTAINER_PACKAGES))

@@ -1,8 +1,10 @@
 //! The tests under test: `wrong_relay.py` in the relay's place, right once and then wrong in one way after the other.
 //! A test that passes with a relay it should catch is worth nothing. Run with `cargo test --test netns -- --ignored`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 
 /// A fault, and the tests that must fail on it.
 const FAULTS: &[(&str, &[&str])] = &[
@@ -167,16 +169,32 @@ fn each_fault_is_caught_by_its_tests() {
     if crate::common::Net::open(&["probe"]).is_none() {
         return;
     }
-    let mut surprises = Vec::new();
-    for (fault, tests) in FAULTS {
-        for test in *tests {
-            if !passes("", test) {
-                surprises.push(format!("{test} fails with a relay that is right"));
-            }
-            if passes(fault, test) {
-                surprises.push(format!("{test} does not notice a relay that {fault:?}"));
-            }
+    // As many at a time as tests run at a time elsewhere: most of a test is waiting.
+    let at_a_time = std::thread::available_parallelism().map_or(1, usize::from);
+    let tests: BTreeSet<_> = FAULTS.iter().flat_map(|(_, tests)| *tests).collect();
+    let right = tests.into_iter().map(|test| ("", *test));
+    let wrong = FAULTS
+        .iter()
+        .flat_map(|(fault, tests)| tests.iter().map(move |test| (*fault, *test)));
+    let queue = Mutex::new(right.chain(wrong));
+    let next = || queue.lock().expect("no thread panics with it").next();
+    let surprises = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..at_a_time {
+            scope.spawn(|| {
+                while let Some((fault, test)) = next() {
+                    let surprise = match (fault, passes(fault, test)) {
+                        ("", false) => format!("{test} fails with a relay that is right"),
+                        (fault, true) if !fault.is_empty() => {
+                            format!("{test} does not notice a relay that {fault:?}")
+                        }
+                        _ => continue,
+                    };
+                    surprises.lock().expect("likewise").push(surprise);
+                }
+            });
         }
-    }
+    });
+    let surprises = surprises.into_inner().expect("likewise");
     assert!(surprises.is_empty(), "{surprises:#?}");
 }
