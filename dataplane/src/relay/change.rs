@@ -5,12 +5,13 @@
 
 use std::mem;
 
-use super::{Inner, Pair, Port, Relay, Worker, lock, taken::Taken};
+use super::{Inner, Pair, Port, Relay, lock, taken::Taken};
 use crate::{
     config::{Backend, Config, MacMode, PortName},
     error::{Error, Result},
     interface::Interface,
     wire::ethernet::MacAddress,
+    worker::Worker,
 };
 
 impl Relay {

@@ -1,9 +1,10 @@
 //! Emulated links of a running relay: they change between two turns, and what they hold goes on.
 
-use super::{Inner, LaneInfo, LinkStage, Relay};
+use super::{Inner, LaneInfo, Relay};
 use crate::{
     config::{Backend, Config, LinkSettings},
     error::Result,
+    stage::link::Link as LinkStage,
 };
 
 impl Relay {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Inner, Port, name_of_lane};
+use super::{Inner, Port, lanes::name_of_lane};
 use crate::{
     config::{MacMode, PortBy, PortName},
     interface::Interface,
