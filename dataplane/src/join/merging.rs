@@ -5,7 +5,7 @@
 //! device. Switching its features off (`ethtool -K … tx-udp-segmentation off`) is also how a user tells that readers behind the
 //! port don't know super-frames.
 
-use super::{Choice, End};
+use super::{End, choice::Choice};
 use crate::{
     coalesce::Kinds,
     config::{Backend, Coalesce, Config},
