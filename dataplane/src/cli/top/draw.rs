@@ -16,7 +16,7 @@ use super::{
     super::remote::uptime,
     model::{Top, lost},
 };
-use crate::snapshot::{LaneSnapshot, PortSnapshot, PortState, si};
+use crate::snapshot::{LaneSnapshot, PortSnapshot, PortState, table::si};
 
 const HEAD: Style = Style::new().add_modifier(Modifier::REVERSED);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
