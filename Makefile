@@ -99,8 +99,8 @@ lint: ## Check format, lints, documentation, and that the BPF objects match thei
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
-	@# The fuzz targets, which need another compiler to run: warnings of a library built for them alone are not theirs.
-	RUSTFLAGS="-A warnings" $(CARGO) check --quiet --locked --manifest-path dataplane/fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
+	@# The fuzz targets, which need another compiler to run, and the library without features, as they have it.
+	RUSTFLAGS="-D warnings" $(CARGO) check --quiet --locked --manifest-path dataplane/fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
 	@if [ -e bpf/Makefile ]; then $(MAKE) --no-print-directory -C bpf check; fi
 
 image: ## Build the container images: a static binary and nothing else

@@ -13,9 +13,11 @@ use std::{collections::HashSet, fmt, str::FromStr};
 
 pub use backend::{Backend, KernelHook, XdpCopy, XdpMode, XdpSettings};
 pub use coalesce::Coalesce;
-pub(crate) use parse::{
-    parse_carry, parse_cores, parse_dst_mac, parse_ends, parse_link, parse_pair, parse_wait,
-};
+#[cfg(feature = "program")]
+pub(crate) use parse::parse_wait;
+pub(crate) use parse::{parse_carry, parse_dst_mac, parse_ends, parse_link};
+#[cfg(any(test, feature = "program"))]
+pub(crate) use parse::{parse_cores, parse_pair};
 pub use port::{PortBy, PortName};
 
 use crate::{idle::IdlePolicy, memory::HugePages, stage::link, wire::ethernet::MacAddress};
@@ -145,6 +147,7 @@ impl Config {
 
     /// Slots of a ring of AF_XDP's. Where frames are merged: the deeper, the more frames of a flow are in it together, and it
     /// costs nothing while nothing waits.
+    #[cfg(feature = "xdp")]
     pub(crate) fn xdp_slots(&self, merges: bool) -> usize {
         self.ring.unwrap_or(if merges { 4096 } else { 1024 })
     }

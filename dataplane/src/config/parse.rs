@@ -1,5 +1,6 @@
 //! Values as they are written on the command line. Each mistake is a sentence that says what to write.
 
+#[cfg(feature = "program")]
 use std::time::Duration;
 
 use super::{Backend, LinkSettings, PortName};
@@ -50,9 +51,11 @@ pub(crate) fn parse_dst_mac(text: &str) -> Result<(PortName, MacAddress), String
 }
 
 /// CPUs in a `cpu_set_t`.
+#[cfg(any(test, feature = "program"))]
 const MAX_CORES: usize = 1024;
 
 /// `1,3-5`: cores and ranges of cores.
+#[cfg(any(test, feature = "program"))]
 pub(crate) fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     let bad = || format!("--cores {text:?}: write numbers and ranges with commas: 1,3-5");
     let mut cores = Vec::new();
@@ -104,6 +107,7 @@ pub(crate) fn parse_link(text: &str) -> Result<LinkSettings, Vec<String>> {
 }
 
 /// `--wait-ports`: seconds, 0 to a day.
+#[cfg(feature = "program")]
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text
         .parse()

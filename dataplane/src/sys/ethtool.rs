@@ -9,11 +9,13 @@ use std::os::unix::net::UnixDatagram;
 
 const GDRVINFO: u32 = 0x03;
 const GSTRINGS: u32 = 0x1b;
+#[cfg(feature = "xdp")]
 const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
 /// The string set with the names of the driver's statistics.
+#[cfg(feature = "xdp")]
 const SS_STATS: u32 = 1;
 /// The string set with the names of the features.
 const SS_FEATURES: u32 = 4;
@@ -106,6 +108,7 @@ impl Ethtool {
     }
 
     /// What its driver counts, by the driver's names.
+    #[cfg(feature = "xdp")]
     pub(crate) fn statistics(&self) -> io::Result<Vec<(String, u64)>> {
         let count = self.count(SS_STATS)?;
         let names = self.strings(SS_STATS, count)?;

@@ -22,6 +22,7 @@ use crate::{config::KernelHook, interface::Interface, stage::mac::Rewrite};
 
 /// A port, as a way sees it.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "xdp"), expect(dead_code, reason = "no way reads it"))]
 pub(crate) struct End<'a> {
     /// Its namespace; `None` for the calling thread's.
     pub(crate) netns: Option<&'a str>,
@@ -48,6 +49,7 @@ pub(crate) struct Options {
 
 /// What becomes of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "xdp"), expect(dead_code, reason = "no way is opened"))]
 pub(crate) enum Passage {
     /// They go on.
     Open,
