@@ -183,12 +183,14 @@ fn each_fault_is_caught_by_its_tests() {
         for _ in 0..at_a_time {
             scope.spawn(|| {
                 while let Some((fault, test)) = next() {
-                    let surprise = match (fault, passes(fault, test)) {
-                        ("", false) => format!("{test} fails with a relay that is right"),
-                        (fault, true) if !fault.is_empty() => {
-                            format!("{test} does not notice a relay that {fault:?}")
-                        }
-                        _ => continue,
+                    let is_right = fault.is_empty();
+                    if passes(fault, test) == is_right {
+                        continue;
+                    }
+                    let surprise = if is_right {
+                        format!("{test} fails with a relay that is right")
+                    } else {
+                        format!("{test} does not notice a relay that {fault:?}")
                     };
                     surprises.lock().expect("likewise").push(surprise);
                 }
